@@ -18,7 +18,7 @@ from ml_pipeline.live.alpaca.config import AlpacaConfig
 from ml_pipeline.live.alpaca.keys import refuse_keys
 from ml_pipeline.live.brokers.faults import SimulatedFaults
 from ml_pipeline.live.feeds.config import FeedConfig
-from ml_pipeline.live.retraining.retrain_config import RetrainConfig
+from ml_pipeline.live.retraining.config import RetrainConfig
 from ml_pipeline.live.risk.config import GuardConfig
 from ml_pipeline.runs.trained.configs import ChangesOfMarket
 from ml_pipeline.trading.settings import MarketConditions

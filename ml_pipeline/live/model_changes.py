@@ -12,9 +12,9 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, load_deployed_policy
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.record.journal import Journal
+from ml_pipeline.live.retraining.config import RetrainConfig
 from ml_pipeline.live.retraining.model_updates import ModelUpdates, UpdatedSession, model_written_to
 from ml_pipeline.live.retraining.model_watch import ReadyModel
-from ml_pipeline.live.retraining.retrain_config import RetrainConfig
 from ml_pipeline.live.retraining.retrainer import RetrainEvent
 from ml_pipeline.live.session_files import JOURNAL_FILE
 from ml_pipeline.runs.trained.deployed import CURRENT, current_number, is_version_folder

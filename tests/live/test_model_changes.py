@@ -8,9 +8,9 @@ import pytest
 from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.model_changes import ModelChanges, SessionMarket, model_to_begin_with
-from ml_pipeline.live.retraining.bars_file import write_bars
+from ml_pipeline.live.retraining.bars import write_bars
+from ml_pipeline.live.retraining.config import RetrainConfig
 from ml_pipeline.live.retraining.model_updates import UpdatedSession
-from ml_pipeline.live.retraining.retrain_config import RetrainConfig
 from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.tuning.promotion.model_store import ModelStore
 from tests.live.retraining.small_sessions import TRADING, deployed, market, trained_model

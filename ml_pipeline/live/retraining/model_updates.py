@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
+from ml_pipeline.live.retraining.config import RetrainConfig
 from ml_pipeline.live.retraining.model_watch import D, ModelWatch, ReadyModel
-from ml_pipeline.live.retraining.retrain_config import RetrainConfig
 from ml_pipeline.live.retraining.retrainer import RetrainedSession, Retrainer, RetrainEvent
 from ml_pipeline.runs.trained.deployed import CURRENT, PROMOTION_FILE, is_version_folder, version_number
 from ml_pipeline.trading.market.data import MarketData

@@ -16,9 +16,8 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.live.retraining.bars_file import reading, write_bars
-from ml_pipeline.live.retraining.due import due_bar
-from ml_pipeline.live.retraining.retrain_config import RetrainConfig
+from ml_pipeline.live.retraining.bars import reading, write_bars
+from ml_pipeline.live.retraining.config import RetrainConfig, due_bar
 from ml_pipeline.live.retraining.retraining_process import RetrainingProcess
 from ml_pipeline.live.retraining.retraining_run import settings_of_retraining
 from ml_pipeline.live.retraining.task_folder import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import flatten
-from ml_pipeline.live.retraining.earlier_bars import add_earlier_bars
+from ml_pipeline.live.retraining.bars import add_earlier_bars
 from ml_pipeline.live.retraining.task_folder import EARLIER, RUN, SETTINGS, Outcome, RetrainOrder, read_order
 from ml_pipeline.monitoring.line_file import read_lines
 from ml_pipeline.monitoring.metrics_file import METRICS_FILE

@@ -7,7 +7,7 @@ import numpy as np
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.live.retraining.bars_file import write_bars
+from ml_pipeline.live.retraining.bars import write_bars
 from ml_pipeline.live.retraining.retrainer import RetrainedSession
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.tasks import make_task

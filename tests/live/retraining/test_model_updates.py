@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from ml_pipeline.live.retraining import retraining_process
+from ml_pipeline.live.retraining.config import RetrainConfig
 from ml_pipeline.live.retraining.model_updates import ModelUpdates, UpdatedSession, model_written_to
-from ml_pipeline.live.retraining.retrain_config import RetrainConfig
 from ml_pipeline.live.retraining.task_folder import read_order
 from ml_pipeline.runs.trained.restore import find_policy
 from ml_pipeline.tuning.promotion.model_store import ModelStore

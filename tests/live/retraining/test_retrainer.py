@@ -7,7 +7,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.retraining import retraining_process
-from ml_pipeline.live.retraining.retrain_config import RetrainConfig
+from ml_pipeline.live.retraining.config import RetrainConfig
 from ml_pipeline.live.retraining.retrainer import RETRAINING_FOLDER, Retrainer
 from ml_pipeline.live.retraining.task_folder import BARS, EARLIER, ORDER, OUTCOME, RUN, SETTINGS, read_order
 from ml_pipeline.runs.train_config import read_train_settings, train_config

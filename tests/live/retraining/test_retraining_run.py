@@ -10,8 +10,8 @@ import torch
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.retraining import retraining_process, retraining_run, training_process_main
-from ml_pipeline.live.retraining.bars_file import write_bars
-from ml_pipeline.live.retraining.retrain_config import RetrainConfig
+from ml_pipeline.live.retraining.bars import write_bars
+from ml_pipeline.live.retraining.config import RetrainConfig
 from ml_pipeline.live.retraining.retrainer import RETRAINING_FOLDER, Retrainer
 from ml_pipeline.live.retraining.retraining_run import RetrainingTask, retrain, walk_forward
 from ml_pipeline.live.retraining.task_folder import RUN, Outcome, read_outcome

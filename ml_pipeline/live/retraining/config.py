@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ml_pipeline.config.checks import check_choice, check_count, check_number, check_positive
 from ml_pipeline.config.errors import UserError
 
 RetrainFrom = Literal["deployed", "anew"]
-
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 
 
@@ -103,3 +103,30 @@ def read_interval(text: int | str) -> Interval:
     if not unit:
         return Interval(None, number)
     return Interval(np.timedelta64(number * _SECONDS[unit], "s"), None)
+
+
+Times = NDArray[np.datetime64]
+
+
+def due_bar(times: Times, since: np.datetime64, interval: Interval) -> int | None:
+    """The index of the bar at which the latest retraining after `since` is due; None where none is due yet.
+
+    times: datetime64 (T,) of the bars so far, in order. Where several are due, as after a stop of weeks, the latest
+    takes their place: it has all bars that they would have had.
+
+    >>> days = np.arange("2024-01-01", "2024-01-11", dtype="datetime64[D]")
+    >>> due_bar(days, days[0], Interval(np.timedelta64(4, "D"), None))
+    8
+    >>> due_bar(days, days[0], Interval(None, 6))
+    6
+    >>> due_bar(days, days[8], Interval(None, 6))
+    """
+    after = int(np.searchsorted(times, since, side="right"))  # of the first bar that came since
+    if interval.bars is not None:
+        n_times = (len(times) - after) // interval.bars
+        return after + n_times * interval.bars - 1 if n_times else None
+    assert interval.span is not None
+    if after == len(times):
+        return None
+    n_times = int((times[-1] - since) / interval.span)
+    return int(np.searchsorted(times, since + n_times * interval.span)) if n_times else None
