@@ -265,7 +265,14 @@ def _predictable(kind):
     return 100 * np.exp(np.convolve(noise.cumsum(), np.ones(10) / 10)[:1500])
 
 
-@pytest.mark.parametrize("kind", ["sine", "mean reversion", "bid-ask bounce", "smoothed", "money market"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "mean reversion",
+        "money market",
+        *(pytest.param(kind, marks=pytest.mark.long) for kind in ("sine", "bid-ask bounce", "smoothed")),
+    ],
+)
 @pytest.mark.usefixtures("module")
 def test_features_that_cannot_hold_later_bars_are_never_refused(kind):
     """Nor is the same, computed elsewhere and handed in as a column."""
