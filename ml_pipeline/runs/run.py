@@ -329,7 +329,7 @@ class Training:
             if hook is not None:
                 metrics.update(hook(trainer, statistics) or {})
         sentences = self._env_scaling.take_sentences()
-        metrics, sentences = of_all_ranks(self._ranks, metrics, sentences, n_envs=self._env_scaling.n_envs)
+        metrics, sentences = of_all_ranks(self._ranks, metrics, sentences)
         for sentence in sentences:
             self._listener.say(sentence)
         return metrics

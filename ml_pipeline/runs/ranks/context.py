@@ -11,10 +11,8 @@ from typing import Any, NoReturn, TypeVar
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.distributed.exchange import pack, unpack
-from ml_pipeline.models.rl.distributed.numbering import among_all
 from ml_pipeline.models.rl.distributed.rank_group import RankGroup
 from ml_pipeline.models.rl.distributed.ranks import OneRank, RankLost, Ranks, RanksDiffer, described
-from ml_pipeline.models.rl.distributed.rows import rows_of
 from ml_pipeline.runs.stop import StopRequest
 
 Result = TypeVar("Result")
@@ -170,19 +168,17 @@ _OF_ONE_GPU = "system/gpu_percent"
 
 
 def of_all_ranks(
-    ranks: RankContext, figures: Mapping[str, float], sentences: Sequence[str], *, n_envs: int
+    ranks: RankContext, figures: Mapping[str, float], sentences: Sequence[str]
 ) -> tuple[dict[str, float], list[str]]:
     """What one line of metrics tells, and what is said, of what each rank would have told; the same on every rank.
 
     Figures of the machine stand once by rank, as system/rank1/rss_mb, and once for the run: the mean of the GPUs'
-    use, and the sum of all others and of the workers. What else there is, ranks agree on. sentences: about the rank's
-    own environments, which are renumbered among the n_envs of all. One rank alone tells its own.
+    use, and the sum of all others and of the workers. What else there is, ranks agree on. One rank alone tells its own.
     """
     if ranks.size == 1:
         return dict(figures), list(sentences)
-    first = rows_of(ranks.rank, ranks.size, n_envs).start
     of_rank = f"Rank {ranks.rank}: "
-    own = [dict(figures), [of_rank + among_all(sentence, first, n_envs) for sentence in sentences]]
+    own = [dict(figures), [of_rank + sentence for sentence in sentences]]
     told = ranks.gather("what the machines tell", own)
     return _of_the_run([each for each, _ in told]), [sentence for _, each in told for sentence in each]
 

@@ -2,6 +2,12 @@
 
 `Launcher` is what all launchers have in common; `LocalLauncher` starts ranks on this machine. A rank finds its place in
 torchrun's environment variables.
+
+Why not torch's elastic launch, which torchrun uses: it starts all ranks again after any exit code but 0, also if
+settings were refused or a rank failed by itself; after a signal it kills ranks that take longer than a fixed time to
+save, and their exit codes are lost; it gives ranks no sign of its own end, so that they outlive an agent that is
+killed; and it would load torch, 2 s and 290 MB, into the process that only watches. Ranks that torchrun starts follow
+its rules.
 """
 
 import contextlib

@@ -13,7 +13,7 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs, Trainer
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater
-from ml_pipeline.models.rl.distributed.rows import rows_of
+from ml_pipeline.models.rl.distributed.ranks import rows_of
 from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
@@ -65,11 +65,16 @@ class EnvScaling:
         return self.envs.worker_pids if isinstance(self.envs, ParallelEnv) else ()
 
     def take_sentences(self) -> list[str]:
-        """Which workers were replaced since the last call, and why environments have no lease."""
+        """Which workers were replaced since the last call, and why environments have no lease.
+
+        Environments are named by their indices among those of all ranks.
+        """
         if not isinstance(self.envs, ParallelEnv):
             return []
         replaced = "Another took its place; the episodes that it lost count as truncated."
-        return [*(f"{failure} {replaced}" for failure in self.envs.take_failures()), *self.envs.take_notices()]
+        first = rows_of(self._ranks.rank, self._ranks.size, self.n_envs).start
+        failures = self.envs.take_failures(first_env=first, n_envs=self.n_envs)
+        return [*(f"{failure} {replaced}" for failure in failures), *self.envs.take_notices()]
 
     def request(self, n_envs: int) -> None:
         """Ask for so many environments from the next `apply` on; of two requests the later one counts."""

@@ -12,11 +12,9 @@ from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.stepping.state import EnvState, PickledState
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater, SerialEnv
-from ml_pipeline.models.rl.distributed.collective_errors import first_reason, states_put
-from ml_pipeline.models.rl.distributed.exchange import pack, unpack
+from ml_pipeline.models.rl.distributed.exchange import first_reason, pack, states_put, unpack
 from ml_pipeline.models.rl.distributed.rank_collector import RankCollector
-from ml_pipeline.models.rl.distributed.ranks import Ranks
-from ml_pipeline.models.rl.distributed.rows import rows_of
+from ml_pipeline.models.rl.distributed.ranks import Ranks, rows_of
 from ml_pipeline.models.rl.distributed.tensor_envs import EnvsOfTensors
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.collector import Collector

@@ -148,13 +148,18 @@ class ParallelEnv(BlockVectorEnv):
         """How many failed workers were replaced so far."""
         return 0 if self._pool.restarts is None else self._pool.restarts.total
 
-    def take_failures(self) -> list[str]:
-        """How the workers failed that were replaced since the last call, one sentence each; at most the last 100."""
+    def take_failures(self, *, first_env: int = 0, n_envs: int | None = None) -> list[str]:
+        """How the workers failed that were replaced since the last call, one sentence each; at most the last 100.
+
+        first_env, n_envs: the sentences name environments by their indices among so many, of which these begin there.
+        """
         if self._pool.restarts is None:
             return []
         taken = list(self._pool.restarts.failures)
         self._pool.restarts.failures.clear()
-        return taken
+        for failure in taken:
+            failure.number_among(first_env, n_envs or self.num_envs)
+        return [str(failure).partition("\n")[0] for failure in taken]
 
     def take_notices(self) -> list[str]:
         """Why a pool of environments had no room since the last call, so that these have no lease: a sentence each."""

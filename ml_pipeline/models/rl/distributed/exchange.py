@@ -1,13 +1,23 @@
-"""What ranks send each other, as bytes: arrays as they are, all else as JSON. Reading it runs no code."""
+"""What ranks send each other, as bytes: arrays as they are, all else as JSON. Reading it runs no code.
 
+What fails on one rank is raised on all of them, so that they go on alike; a digest of all that they act and learn by
+says whether they are still equal.
+"""
+
+import hashlib
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.stepping.state import PickledState
+from ml_pipeline.models.rl.distributed.ranks import Ranks, RanksDiffer, described
+from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.runtime.seeding import generator_state
 
 Array = np.ndarray
 _LENGTH_BYTES = 8  # of the JSON text, which comes first
@@ -76,3 +86,56 @@ def _value_of(tree: Any, data: memoryview) -> Any:
     start, stop = content
     part = bytes(data[start:stop])
     return PickledState(part) if kind == "pickle" else part
+
+
+Result = TypeVar("Result")
+
+
+def first_reason(ranks: Ranks, what: str, own: str) -> str:
+    """The first text that is not empty, of the texts of all ranks in their order; "" where all are."""
+    return next(filter(None, (reason.decode() for reason in ranks.gather(own.encode(), what))), "")
+
+
+def states_put(ranks: Ranks, put: Callable[[], Result], *, first_env: int) -> Result | None:
+    """What `put` returns, which puts this rank's environments into states; first_env: the index of the first of them.
+
+    Raises StateNotAvailable where an environment of any rank does not take its state.
+    """
+    result, failed, cause = None, None, None
+    try:
+        result = put()
+    except StateNotAvailable as error:
+        failed, cause = (first_env + error.index, error.reason), error
+    for of_rank in ranks.gather(pack(failed), "whether states can be restored"):
+        if (found := unpack(of_rank)) is not None:
+            raise StateNotAvailable(*found) from cause
+    return result
+
+
+def digest_of(policy: Policy, generator: np.random.Generator) -> str:
+    """SHA-256 of the weights and statistics, and of where the generator of noise stands.
+
+    90 us for a 64x64 network, 4 ms for a million weights.
+    """
+    state = policy.state_dict()
+    rest = [state["normalizer"], state["value_normalizer"], generator_state(generator)]
+    digest = hashlib.sha256(json.dumps(rest).encode())
+    for weight in state["network"].values():
+        digest.update(weight.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_equal(ranks: Ranks, digests: list[str]) -> None:
+    """Raise RanksDiffer where the digests of ranks, in their order, are not all the same.
+
+    Those with the digest that most have count as right; of as many, that of the lowest rank.
+    """
+    right = max(digests, key=digests.count)
+    others = [rank for rank, digest in enumerate(digests) if digest != right]
+    if others:
+        where = described(ranks.members, others)
+        raise RanksDiffer(
+            f"The weights of {where} differ from those of rank {digests.index(right)}, or their random numbers do, "
+            "although they learned from the same rollouts; give all ranks the same seed, the same kind of processor "
+            "and the same versions, and start them again from the last checkpoint."
+        )

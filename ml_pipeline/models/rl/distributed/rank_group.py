@@ -15,11 +15,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.distributed.lost_ranks import FOLLOWED, LostRanks, first_line, told_by_torch
-from ml_pipeline.models.rl.distributed.network_interface import interface_towards
-from ml_pipeline.models.rl.distributed.open_sockets import cut, sockets_opened, watch
+from ml_pipeline.models.rl.distributed.lost_ranks import (
+    FOLLOWED,
+    LostRanks,
+    cut,
+    first_line,
+    sockets_opened,
+    told_by_torch,
+    watch,
+)
 from ml_pipeline.models.rl.distributed.ranks import Member, RankLost, this_process
-from ml_pipeline.models.rl.distributed.rendezvous import rendezvous
+from ml_pipeline.models.rl.distributed.rendezvous import interface_towards, rendezvous
 from ml_pipeline.models.rl.distributed.side_channel import SideChannel
 from ml_pipeline.runtime.rank_variables import rank_and_size
 

@@ -10,7 +10,7 @@ import torch
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
-from ml_pipeline.models.rl.distributed.rows import rows_of
+from ml_pipeline.models.rl.distributed.ranks import rows_of
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market

@@ -5,7 +5,7 @@ import socket
 import psutil
 import pytest
 
-from ml_pipeline.models.rl.distributed.network_interface import interface_towards
+from ml_pipeline.models.rl.distributed.rendezvous import interface_towards
 
 OWN = [
     (name, each.address)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ml_pipeline.models.rl.distributed.open_sockets import cut, open_sockets, watch
+from ml_pipeline.models.rl.distributed.lost_ranks import cut, open_sockets, watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list a process's sockets")
 

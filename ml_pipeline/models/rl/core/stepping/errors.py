@@ -26,8 +26,8 @@ import reprlib
 import signal
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import gymnasium
 
@@ -38,8 +38,41 @@ _LONGEST_RECEIVED = 500
 _MOST_PICKLED_BYTES = 1 << 20  # of an exception or an action that a report carries
 
 
+class AlsoFailed(NamedTuple):
+    """A worker that failed in the same step as the one whose error is raised."""
+
+    worker: int
+    environment: int
+    """The index of the one that raised."""
+    type_name: str
+
+    def sentence(self, first: int = 0) -> str:
+        return f"Worker {self.worker} failed as well: environment {first + self.environment} raised {self.type_name}."
+
+
 class VectorEnvError(Exception):
     """Base of everything that a vectorized environment raises by itself."""
+
+    _also_failed: Sequence[AlsoFailed] = ()
+
+    def note_failures(self, failures: Sequence[AlsoFailed]) -> None:
+        """Say in notes which other workers failed."""
+        self._also_failed = failures
+        for failed in failures:
+            self.add_note(failed.sentence())
+
+    def number_among(self, first: int, num_envs: int) -> None:
+        """Let the sentence and its notes name environments by their indices among num_envs of all ranks, of which those
+        of this vectorized environment begin at `first`. Attributes such as `index` stay its own."""
+        sentence = self._sentence(first, num_envs)
+        if sentence is not None:
+            self.args = (sentence, *self.args[1:])
+        if self._also_failed:
+            self.__notes__[:] = [failed.sentence(first) for failed in self._also_failed]
+
+    def _sentence(self, first: int, num_envs: int) -> str | None:
+        """What it says with these numbers; None if it names no environment."""
+        return None
 
 
 class EnvFailedError(VectorEnvError):
@@ -62,6 +95,9 @@ class EnvFailedError(VectorEnvError):
     def __str__(self) -> str:
         return str(self.args[0])  # a KeyError among the bases would quote it
 
+    def _sentence(self, first: int, num_envs: int) -> str:
+        return replace(self.report, index=first + self.index, num_envs=num_envs).sentence(self.worker)
+
 
 class EnvRaisedError(EnvFailedError):
     """An environment raised; what it raised is the `__cause__`, and one of this object's classes."""
@@ -79,10 +115,10 @@ class EnvResultError(EnvFailedError):
 class WorkerFailedError(VectorEnvError):
     """A worker process failed as a whole. worker: its number; environments: the indices that it owned."""
 
-    def __init__(self, message: str, worker: int, environments: range) -> None:
-        super().__init__(message)
+    def __init__(self, worker: int, environments: range) -> None:
         self.worker = worker
         self.environments = environments
+        super().__init__(self._sentence(0, 0))
 
 
 class WorkerDiedError(WorkerFailedError):
@@ -90,18 +126,23 @@ class WorkerDiedError(WorkerFailedError):
     its name, or None.
     """
 
-    def __init__(self, worker: int, environments: range, exitcode: int | None, activity: str) -> None:
+    def __init__(
+        self, worker: int, environments: range, exitcode: int | None, activity: str, index: int | None = None
+    ) -> None:
+        """index: the environment that was at work, None if none was."""
         self.exitcode = exitcode
         self.signal = _signal_name(exitcode)
-        cause = f"was killed by {self.signal}" if self.signal else f"exited with code {exitcode}"
-        if exitcode is None:
+        self._activity = activity
+        self._index = index
+        super().__init__(worker, environments)
+
+    def _sentence(self, first: int, num_envs: int) -> str:
+        cause = f"was killed by {self.signal}" if self.signal else f"exited with code {self.exitcode}"
+        if self.exitcode is None:
             cause = "ended in a way that nobody can tell (its pool is gone)"
+        at_work = "" if self._index is None else f" of environment {first + self._index}"
         hint = "; the system may have run out of memory" if self.signal == "SIGKILL" else ""
-        super().__init__(
-            f"Worker {worker} ({span(environments)}) {cause} {activity}{hint}.",
-            worker,
-            environments,
-        )
+        return f"Worker {self.worker} ({span(self.environments, first)}) {cause} {self._activity}{at_work}{hint}."
 
 
 class StepTimeoutError(WorkerFailedError, multiprocessing.TimeoutError):
@@ -114,12 +155,14 @@ class StepTimeoutError(WorkerFailedError, multiprocessing.TimeoutError):
     def __init__(self, worker: int, environments: range, index: int | None, overdue: str, stack: str) -> None:
         self.index = index
         self.stack = stack
-        who = f"environment {index}" if index is not None else span(environments)
-        super().__init__(
-            f"Worker {worker} did not finish its {overdue}: {who} has not returned. Raise step_timeout_s if it "
-            "may take this long." + (f"\n\n{stack}" if stack else ""),
-            worker,
-            environments,
+        self._overdue = overdue
+        super().__init__(worker, environments)
+
+    def _sentence(self, first: int, num_envs: int) -> str:
+        who = f"environment {first + self.index}" if self.index is not None else span(self.environments, first)
+        return (
+            f"Worker {self.worker} did not finish its {self._overdue}: {who} has not returned. Raise step_timeout_s if "
+            "it may take this long." + (f"\n\n{self.stack}" if self.stack else "")
         )
 
 
@@ -139,13 +182,18 @@ class ReplyNotReadableError(VectorEnvError):
     """What a worker's environments returned cannot be unpickled here. worker, environments: whose reply it was."""
 
     def __init__(self, worker: int, environments: range, command: str, cause: Exception) -> None:
-        super().__init__(
-            f"Worker {worker} ({span(environments)}) sent something in its {command} that cannot be unpickled in the "
-            f"trainer ({type(cause).__name__}: {excerpt(str(cause), _LONGEST_RECEIVED)}); let infos and results hold "
-            "what both processes can import, or pass num_workers=0."
-        )
         self.worker = worker
         self.environments = environments
+        self._command = command
+        self._reason = f"{type(cause).__name__}: {excerpt(str(cause), _LONGEST_RECEIVED)}"
+        super().__init__(self._sentence(0, 0))
+
+    def _sentence(self, first: int, num_envs: int) -> str:
+        return (
+            f"Worker {self.worker} ({span(self.environments, first)}) sent something in its {self._command} that "
+            f"cannot be unpickled in the trainer ({self._reason}); let infos and results hold what both processes can "
+            "import, or pass num_workers=0."
+        )
 
 
 class FactoryNotPicklableError(VectorEnvError):
@@ -227,21 +275,26 @@ class FailureReport:
         """The exception to raise in the trainer, its cause in place."""
         if isinstance(self.exception, VectorEnvError):
             return self.exception
-        seed = "" if self.seed is None else f", seed {self.seed}"
-        place = f"environment {self.index} of {self.num_envs}{seed}"
-        who = f"Environment {self.index} of {self.num_envs}" + (f" ({seed[2:]})" if seed else "")
-        who = who if worker is None else f"Worker {worker} ({place})"
-        action = "" if self.action is None else f" with action {reprlib.repr(self.action)}"
+        message = self.sentence(worker)
         if self.invalid is not None:
-            unusable = InvalidResultError(*self.invalid)
-            return EnvResultError(f"{who} returned an unusable result in {self.doing}: {unusable}.", self, worker)
-        message = f"{who} raised {self.type_name} in {self.doing}{action}:\n\n{self.traceback}"
+            return EnvResultError(message, self, worker)
         try:
             error = _raised_class(type(self.exception))(message, self, worker)  # type: ignore[arg-type]  # unhashable?
         except Exception:  # a foreign __new__ that wants other arguments, as ExceptionGroup's does
             error = EnvRaisedError(message, self, worker)
         error.__cause__ = self.exception
         return error
+
+    def sentence(self, worker: int | None = None) -> str:
+        """Which environment failed, in what, and how."""
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        place = f"environment {self.index} of {self.num_envs}{seed}"
+        who = f"Environment {self.index} of {self.num_envs}" + (f" ({seed[2:]})" if seed else "")
+        who = who if worker is None else f"Worker {worker} ({place})"
+        action = "" if self.action is None else f" with action {reprlib.repr(self.action)}"
+        if self.invalid is not None:
+            return f"{who} returned an unusable result in {self.doing}: {InvalidResultError(*self.invalid)}."
+        return f"{who} raised {self.type_name} in {self.doing}{action}:\n\n{self.traceback}"
 
 
 @functools.cache
@@ -288,12 +341,12 @@ def _signal_name(exitcode: int | None) -> str | None:
         return f"signal {-exitcode}"
 
 
-def span(environments: Sequence[int]) -> str:
-    """Names consecutive environments.
+def span(environments: Sequence[int], first: int = 0) -> str:
+    """Names consecutive environments, counted from `first` on.
 
-    >>> span(range(3, 4)), span(range(3, 6))
-    ('environment 3', 'environments 3 to 5')
+    >>> span(range(3, 4)), span(range(3, 6)), span(range(3, 6), 10)
+    ('environment 3', 'environments 3 to 5', 'environments 13 to 15')
     """
     if len(environments) == 1:
-        return f"environment {environments[0]}"
-    return f"environments {environments[0]} to {environments[-1]}"
+        return f"environment {first + environments[0]}"
+    return f"environments {first + environments[0]} to {first + environments[-1]}"

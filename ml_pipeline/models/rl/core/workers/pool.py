@@ -304,7 +304,7 @@ class WorkerPool:
                 orders = restarts.new_episodes(worker.environments)
                 (worker,) = self._starter.start({worker.number: worker.environments}, orders)
                 self._workers[index] = self._processes[index] = worker
-                restarts.add(worker.environments, str(failed))
+                restarts.add(worker.environments, failed)
                 self._set_limits([index], None)
                 if (failure := self._await_start(worker)) is None:
                     break

@@ -164,12 +164,12 @@ class ProcessWorker:
         """The error that says how its process ended."""
         self.has_ended(1.0)
         index = self._index()
-        activity = "while idle"
+        activity, at_work = "while idle", None
         if self.state is STARTING:
             activity = "while starting"
         elif self.state is PENDING and index is not None:
-            activity = f"in {self.command.name.lower()} of environment {index}"
-        return WorkerDiedError(self.number, self.environments, self.process.exitcode, activity)
+            activity, at_work = f"in {self.command.name.lower()}", index
+        return WorkerDiedError(self.number, self.environments, self.process.exitcode, activity, at_work)
 
     def timeout(self) -> StepTimeoutError:
         """The error that says what is overdue and where it hangs, with the Python stack if the system can tell."""

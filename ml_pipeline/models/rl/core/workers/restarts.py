@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.stepping.batch import Batch, copy_of, copy_rows
+from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply, ResetOrder
 from ml_pipeline.models.rl.core.stepping.results import ObservationRows, observation_rows
 from ml_pipeline.models.rl.core.workers.worker import Worker
@@ -29,7 +30,7 @@ class Restarts:
 
     def __init__(self, batch: Batch) -> None:
         self.total = 0
-        self.failures: deque[str] = deque(maxlen=_KEPT_FAILURES)
+        self.failures: deque[VectorEnvError] = deque(maxlen=_KEPT_FAILURES)
         self.unreported: dict[int, Reply] = {}
         self.in_a_row: Counter[int] = Counter()  # by worker: its failures since its last step
         self._losses: Counter[int] = Counter()  # of each environment
@@ -52,10 +53,10 @@ class Restarts:
         self._batch = batch
         self.in_a_row.clear()
 
-    def add(self, environments: range, failure: str) -> None:
-        """Counts the replacement of whose these were. failure: how it failed; the first line is kept."""
+    def add(self, environments: range, failure: VectorEnvError) -> None:
+        """Counts the replacement of whose these were. failure: how it failed."""
         self._losses.update(environments)
-        self.failures.append(failure.partition("\n")[0])
+        self.failures.append(failure.with_traceback(None))
         self.total += 1
 
     def new_episodes(self, environments: range) -> list[ResetOrder]:

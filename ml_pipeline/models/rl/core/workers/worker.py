@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.models.rl.core.stepping.batch import Batch, BatchLayout
 from ml_pipeline.models.rl.core.stepping.env_block import EnvBlock, EnvFactory
-from ml_pipeline.models.rl.core.stepping.errors import FailureReport, VectorEnvError
+from ml_pipeline.models.rl.core.stepping.errors import AlsoFailed, FailureReport, VectorEnvError
 from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply
 
 _NO_ARGUMENTS: tuple[Any, Sequence[Any] | None] = (None, None)
@@ -125,10 +125,7 @@ def raise_failures(workers: Iterable[Worker]) -> None:
     if failures:
         worker, report = failures[0]
         error = worker.error(report)
-        for worker, report in failures[1:]:
-            error.add_note(
-                f"Worker {worker.number} failed as well: environment {report.index} raised {report.type_name}."
-            )
+        error.note_failures([AlsoFailed(other.number, each.index, each.type_name) for other, each in failures[1:]])
         raise error
 
 
