@@ -22,7 +22,7 @@ pytest.importorskip("numba", reason="without the compiler, walks go other ways")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 N_MODULES = {
-    "train: from the command to the first step": 146,
+    "train: from the command to the first step": 119,
     "train: one iteration": 50,
     "paper-trade: from the command to the first bar": 159,
     "paper-trade: one bar": 81,
