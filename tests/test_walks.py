@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 N_MODULES = {
     "train: from the command to the first step": 119,
     "train: one iteration": 50,
-    "paper-trade: from the command to the first bar": 159,
-    "paper-trade: one bar": 81,
+    "paper-trade: from the command to the first bar": 126,
+    "paper-trade: one bar": 60,
     "tune: what a trial adds around its run": 41,
 }
 
