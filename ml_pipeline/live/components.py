@@ -11,11 +11,11 @@ from ml_pipeline.live.connections import BrokerConnection
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.feeds.feed import Feed
-from ml_pipeline.live.model_changes import ModelChanges
 from ml_pipeline.live.orders import OrderManager
 from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
+from ml_pipeline.live.retraining.model_updates import ModelUpdates
 from ml_pipeline.live.risk.guards import Guards
 from ml_pipeline.live.shutdown import Shutdown
 from ml_pipeline.live.state import SessionState
@@ -63,7 +63,7 @@ class SessionComponents:
     session_of: Callable[[np.datetime64], TradingSession | None]
     undelivered: Callable[[], Sequence[str]]
     about: Mapping[str, Any]
-    models: ModelChanges | None = None
+    models: ModelUpdates[PolicyRunner] | None = None
     shutdown: Shutdown = field(default_factory=Shutdown)
     failure: str | None = None
 

@@ -101,8 +101,8 @@ class TradingEngine:
     def _look_for_model(self) -> None:
         """Switch to another model, if there is one that can decide at the next bar; its choices are those of the
         positions held."""
-        session, before = self._session, self._session.model
-        if session.models is None or (ready := session.models()) is None:
+        session, before, tape = self._session, self._session.model, self._session.runner.tape
+        if session.models is None or not tape.n_bars or (ready := session.models.poll(tape.market)) is None:
             return
         session.runner = ready.decider
         session.runner.follow_holdings(session.account.holdings)

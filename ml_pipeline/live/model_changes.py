@@ -1,9 +1,9 @@
-"""A session's model as it changes: what it begins with, and the next one, ready to decide."""
+"""A session's model as it changes: what it begins with, how another is loaded, and what stays whatever trades."""
 
 import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,83 +11,38 @@ from typing import Any, NamedTuple
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, load_deployed_policy
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
+from ml_pipeline.live.feeds.feed import Feed
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.retraining.config import RetrainConfig
-from ml_pipeline.live.retraining.model_updates import ModelUpdates, UpdatedSession, model_written_to
-from ml_pipeline.live.retraining.model_watch import ReadyModel
-from ml_pipeline.live.retraining.retrainer import RetrainEvent
+from ml_pipeline.live.retraining.model_updates import model_written_to
 from ml_pipeline.live.session_files import JOURNAL_FILE
 from ml_pipeline.runs.trained.deployed import CURRENT, current_number, is_version_folder
 from ml_pipeline.runs.trained.restore import find_policy
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
-from ml_pipeline.trading.market.timeframes import Calendar, Timing
 
 _COSTS = "costs_and_limits"  # in the journal
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionMarket:
-    """The market of a session, as its feed has it."""
-
-    symbols: tuple[str, ...]
-    timing: Timing
-    calendar: Calendar
-
-
-class ModelChanges:
-    """Asked between two bars for a model to switch to: `Parts.new_model` of the loop. `close` ends what goes on.
+def runner_loader(policy: DeployedPolicy, feed: Feed, changes: Mapping[str, Any]) -> Callable[[Path], PolicyRunner]:
+    """What makes, of the folder of a version, the runner that decides by it in a session.
 
     Costs and limits stay those of the session; what is observed, and what an action is, are the new model's.
+    policy: what the session trades. changes: the market conditions that it was started with. The function raises
+    UserError if a version cannot trade there.
     """
+    kept = {**changes, **costs_and_limits_of(policy)}
 
-    def __init__(
-        self,
-        config: RetrainConfig,
-        session: UpdatedSession,
-        market: SessionMarket,
-        decider: PolicyRunner,
-        *,
-        changes: Mapping[str, Any],
-        tell: Callable[[str], None],
-        log: Callable[[RetrainEvent], None],
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """decider: what decides now. changes: the market conditions that the session was started with. tell: told of
-        a version that cannot trade. log: told what retrainings do. stopping: whether the session is to end.
-
-        Raises UserError where the session cannot be retrained.
-        """
-        self._decider = decider
-        self._market = market
-        self._changes = {**changes, **costs_and_limits_of(decider.policy)}
-        self._updates = ModelUpdates(config, session, load=self._load, tell=tell, log=log, stopping=stopping)
-
-    def __call__(self) -> ReadyModel[PolicyRunner] | None:
-        """A model that has seen all bars that the one before has, and can decide at the next; None: there is none."""
-        if not self._decider.tape.n_bars:
-            return None
-        ready = self._updates.poll(self._decider.tape.market)
-        if ready is not None:
-            self._decider = ready.decider
-        return ready
-
-    def status(self) -> dict[str, Any] | None:
-        """Of the latest retraining, for live.json."""
-        return self._updates.status()
-
-    def close(self) -> None:
-        """Leave no process and no thread. May be called twice."""
-        self._updates.close()
-
-    def _load(self, folder: Path) -> PolicyRunner:
-        policy = load_deployed_policy(folder, self._changes)
-        symbols = self._market.symbols
+    def load(folder: Path) -> PolicyRunner:
+        policy = load_deployed_policy(folder, kept)
+        symbols = feed.symbols
         if len(policy.trained.symbols) != len(symbols):
             raise UserError(
                 f"It was trained on {len(policy.trained.symbols)} symbols, but the session trades {len(symbols)} "
                 f"({', '.join(symbols[:5])}); deploy one of as many."
             )
-        return PolicyRunner(policy, symbols, self._market.timing, policy.calendar(self._market.calendar))
+        return PolicyRunner(policy, symbols, feed.timing, policy.calendar(feed.calendar))
+
+    return load
 
 
 def costs_and_limits_of(policy: DeployedPolicy) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.engine import TradingEngine
 from ml_pipeline.live.feeds.feed import Feed
 from ml_pipeline.live.feeds.hours import SessionTimes
-from ml_pipeline.live.model_changes import ModelChanges, SessionMarket, earlier_starts, keep_costs, model_to_begin_with
+from ml_pipeline.live.model_changes import earlier_starts, keep_costs, model_to_begin_with, runner_loader
 from ml_pipeline.live.orders import OrderManager
 from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.live.record.journal import Journal
@@ -46,7 +46,7 @@ from ml_pipeline.live.recovery import (
     warm_up,
 )
 from ml_pipeline.live.report import write_session_report
-from ml_pipeline.live.retraining.model_updates import UpdatedSession
+from ml_pipeline.live.retraining.model_updates import ModelUpdates, UpdatedSession
 from ml_pipeline.live.retraining.retrainer import RetrainEvent
 from ml_pipeline.live.risk.guards import Guards
 from ml_pipeline.live.session_files import JOURNAL_FILE, REPORT_FILE, root_of_sessions
@@ -283,7 +283,7 @@ class PaperTrading:
             self._say(f"There is no {REPORT_FILE}: {error}")
             return None
 
-    def _models(self, session: SessionComponents, heartbeat: Heartbeat) -> ModelChanges:
+    def _models(self, session: SessionComponents, heartbeat: Heartbeat) -> ModelUpdates[PolicyRunner]:
         """What looks for another model between two bars."""
         record, feed = session.record, session.feed
 
@@ -301,12 +301,10 @@ class PaperTrading:
             trading=self.policy.config,
             package_version=self._package_version,
         )
-        return ModelChanges(
+        return ModelUpdates(
             self.config.retraining,
             updated,
-            SessionMarket(symbols=feed.symbols, timing=feed.timing, calendar=feed.calendar),
-            session.runner,
-            changes=self._changes,
+            load=runner_loader(session.policy, feed, self._changes),
             tell=tell,
             log=log,
             stopping=lambda: not self._goes_on(heartbeat),  # a replay that waits for a retraining does not hang

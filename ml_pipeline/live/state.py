@@ -32,7 +32,8 @@ _KEYS = {
     "bar_columns": "bar_columns",
 }
 """The saved fields, and the key that the journal knows each by."""
-_SET_AS_A_WHOLE = {"account", "policy", "guards", "unlogged_decision"}
+_CHANGED_IN_PLACE = {"expired", "refusals"}
+_NEVER = object()
 
 
 @dataclass
@@ -109,9 +110,9 @@ class SessionState:
     def _changed(self, name: str) -> str | None:
         """The field as JSON if it is not what is on disk."""
         value = getattr(self, name)
-        before, text_before = self._on_disk.get(name, (None, None))
-        if name in _SET_AS_A_WHOLE and value is before:
+        before, text_before = self._on_disk.get(name, (_NEVER, None))
+        if value is before and name not in _CHANGED_IN_PLACE:
             return None  # of an account of many symbols, text takes time
-        text = json.dumps(value, default=sorted)  # sets have no order
+        text = json.dumps(sorted(value) if isinstance(value, set) else value)
         self._on_disk[name] = value, text
         return None if text == text_before else text

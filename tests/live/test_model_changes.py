@@ -7,10 +7,10 @@ import pytest
 
 from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
-from ml_pipeline.live.model_changes import ModelChanges, SessionMarket, model_to_begin_with
+from ml_pipeline.live.model_changes import model_to_begin_with, runner_loader
 from ml_pipeline.live.retraining.bars import write_bars
 from ml_pipeline.live.retraining.config import RetrainConfig
-from ml_pipeline.live.retraining.model_updates import UpdatedSession
+from ml_pipeline.live.retraining.model_updates import ModelUpdates, UpdatedSession
 from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.tuning.promotion.model_store import ModelStore
 from tests.live.retraining.small_sessions import TRADING, deployed, market, trained_model
@@ -64,26 +64,23 @@ class Session:
         session = UpdatedSession(
             folder=folder, name="s", named=store.folder, checkpoint=policy.checkpoint, trading=policy.config
         )
-        self.changes = ModelChanges(
-            RetrainConfig(),
-            session,
-            SessionMarket(symbols=BARS.symbols, timing=BARS.timing, calendar=BARS.calendar),
-            self.decider,
-            changes={},
-            tell=self.told.append,
-            log=print,
-        )
+        load = runner_loader(policy, BARS, {})
+        self.updates = ModelUpdates(RetrainConfig(), session, load=load, tell=self.told.append, log=print)
         self._bars = iter(bar_sets_of(BARS))
+
+    def poll(self):
+        tape = self.decider.tape
+        return self.updates.poll(tape.market) if tape.n_bars else None
 
     def pass_bars(self, n):
         """Observe so many bars; the models that were switched to."""
         switched = []
         for _ in range(n):
-            if (ready := self.changes()) is not None:
+            if (ready := self.poll()) is not None:
                 self.decider = ready.decider
                 switched.append(ready.version)
             self.decider.observe(next(self._bars))
-            self.changes._updates._watch.wait(PATIENCE_S)
+            self.updates._watch.wait(PATIENCE_S)
         return switched
 
 
@@ -91,7 +88,7 @@ class Session:
 def session(tmp_path, store):
     made = Session(tmp_path, store)
     yield made
-    made.changes.close()
+    made.updates.close()
 
 
 def test_the_new_model_decides_as_if_it_had_seen_every_bar(session, store):
@@ -120,7 +117,7 @@ def test_its_actions_are_its_own_and_its_costs_the_sessions(session, store):
 
 def test_there_is_nothing_to_switch_to_before_the_first_bar(session, store):
     store.roll_back(to=2)
-    assert session.changes() is None
+    assert session.poll() is None
 
 
 def test_a_rollback_while_it_trades_returns_to_the_one_before(session, store):
