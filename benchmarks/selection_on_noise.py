@@ -17,8 +17,8 @@ from ml_pipeline.config.wording import text_table
 from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.tuning.judgement import JudgedTrial, Judgement, judge
 from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, measure_validation_returns
+from ml_pipeline.tuning.winner_statistics import JudgedTrial, Judgement, judge
 
 N_TRIALS = 200
 FEW_BLOCKS = 4  # CSCV has no part in the verdict

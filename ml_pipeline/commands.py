@@ -52,7 +52,7 @@ COMMANDS = {
     "submit": Command(
         "Hand the service a run for each seed and symbol; takes the settings of train.",
         "ml_pipeline.service.commands.submit",
-        "ml_pipeline.service.commands.submit_command_line:CommandLine",
+        "ml_pipeline.service.commands.submit:CommandLine",
     ),
     "status": Command(
         "Show runs in one table: their state, progress, speed, time left and scores.",
@@ -97,7 +97,7 @@ COMMANDS = {
     "report": Command(
         "Write a study's page, and open the test split once for its winner.",
         "ml_pipeline.tuning.commands.report",
-        "ml_pipeline.tuning.report.report_config:CommandLine",
+        "ml_pipeline.tuning.report.study_report:CommandLine",
     ),
     "promote": Command(
         "Deploy the best trial of a study, if it deserves to be deployed.",

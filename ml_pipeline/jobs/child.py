@@ -80,6 +80,7 @@ class Child:
             command, purpose=purpose, environment=environment, stdin=pipe, stdout=pipe, stderr=log
         )
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue() if into is None else into
+        self._has_ended = False  # as far as its events were read
         self._reader = threading.Thread(target=self._read, name=f"{module} {self.pid}", daemon=True)
         self._reader.start()
         if order is not None:
@@ -103,11 +104,15 @@ class Child:
         self._write({"stop": True})
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
-        """The next event; None if none comes for so long. After the event of its end no other one comes."""
+        """The next event; None if none comes for so long, and after that of its end. For a queue of its own."""
+        if self._has_ended:
+            return None
         try:
-            return self._events.get(timeout=timeout_s)
+            event = self._events.get(timeout=timeout_s)
         except queue.Empty:
             return None
+        self._has_ended = event.exit_code is not None
+        return event
 
     def events(self) -> Iterator[Message]:
         """What it tells, until its end."""
@@ -216,8 +221,8 @@ class Parent:
         self._on_stop(is_gone)
 
 
-def serve(main: Callable[[Message, Parent], int], *, grace_s: float = 0.0) -> NoReturn:
-    """Call `main(order, parent)` with the first order, and end this process with the exit code that it returns.
+def serve(main: Callable[[Parent], int], *, grace_s: float = 0.0) -> NoReturn:
+    """Call `main(parent)`, which reads its orders, and end this process with the exit code that it returns.
 
     grace_s: from the end of the parent to that of this process, wherever it is then. If `main` raises, the traceback
     goes to stderr, and the code is 1. Threads, and whatever libraries do at an exit, do not delay the end.
@@ -225,7 +230,7 @@ def serve(main: Callable[[Message, Parent], int], *, grace_s: float = 0.0) -> No
     parent = Parent(grace_s=grace_s)
     code = 1
     try:
-        code = main(parent.next_order(), parent)
+        code = main(parent)
     except BaseException:
         traceback.print_exc()
     with contextlib.suppress(OSError, ValueError):

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ml_pipeline.service.env_builder import build_vec_env as build_vec_env
     from ml_pipeline.service.env_builder import get_optimal_n_envs as get_optimal_n_envs
     from ml_pipeline.service.env_pool import EnvPool as EnvPool
-    from ml_pipeline.service.limits import ServiceLimits as ServiceLimits
+    from ml_pipeline.service.scheduling.resources import ServiceLimits as ServiceLimits
     from ml_pipeline.service.trainer_agent import TrainerAgent as TrainerAgent
     from ml_pipeline.service.vectorized_env_config import VectorizedEnvConfig as VectorizedEnvConfig
 

@@ -20,8 +20,6 @@ from ml_pipeline.runs.folder import LATEST_CHECKPOINT, root_of_runs
 from ml_pipeline.runs.requests import Request
 from ml_pipeline.runs.state import ENDED, in_words
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
-from ml_pipeline.service.limits import ServiceLimits
-from ml_pipeline.service.queue.resuming import known_run, resumable
 from ml_pipeline.service.queue.store import SERVICE_FOLDER, QueuedRun, RootGone, Store, StoreUnavailable
 from ml_pipeline.service.queue.submission import (
     Settings,
@@ -30,15 +28,16 @@ from ml_pipeline.service.queue.submission import (
     check_run_id,
     check_within_limit,
     flat_settings,
+    known_run,
     new_run_id,
     require_name,
+    resumable,
     submitted_config,
 )
 from ml_pipeline.service.run.start import RunProcesses, run_processes
-from ml_pipeline.service.scheduling.event_log import LOG_FILE, EventLog
 from ml_pipeline.service.scheduling.keeper import Keeper
-from ml_pipeline.service.scheduling.loop import Loop
-from ml_pipeline.service.scheduling.resources import Resources
+from ml_pipeline.service.scheduling.loop import LOG_FILE, EventLog, Loop
+from ml_pipeline.service.scheduling.resources import Resources, ServiceLimits
 from ml_pipeline.service.scheduling.scaling import Scaling
 
 _CLOSE_S = 1.0  # to note the ends of runs, besides the grace that they have

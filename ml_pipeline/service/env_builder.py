@@ -9,7 +9,7 @@ import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,13 +20,11 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
 from ml_pipeline.jobs.budget import free_memory_bytes
 from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError, WorkerFailedError
-from ml_pipeline.models.rl.core.workers.choice import measure_step
+from ml_pipeline.models.rl.core.workers.choice import StepCost, choose_division, expected_speedup, measure_step
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.service.agent.config import DEFAULT_MONITOR, AgentConfig, agent_config
-from ml_pipeline.service.agent.env_count import WORKER_BYTES, EnvCount, choose_n_envs
-from ml_pipeline.service.agent.episode_monitor import EpisodeMonitor
-from ml_pipeline.service.agent.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, TradingVecEnv
+from ml_pipeline.service.agent.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, EpisodeMonitor, TradingVecEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.episode_figures import EpisodeFiguresEnv
 from ml_pipeline.trading.market.synthetic import synthetic_market
@@ -36,6 +34,14 @@ Config = Mapping[str, Any] | str | Path | TrainConfig | AgentConfig
 # What starting workers raises where the system gives no processes, descriptors or shared memory. An AssertionError is
 # multiprocessing's own word to a process that may have no children.
 _NO_WORKERS = (WorkerFailedError, FactoryNotPicklableError, OSError, AssertionError)
+
+
+@dataclass(frozen=True)
+class EnvCount:
+    """n_envs, and why it is that many."""
+
+    n_envs: int
+    reason: str
 
 
 def build_vec_env(  # noqa: PLR0917  # as its users know it
@@ -205,3 +211,54 @@ def _stepped(
     else:
         logger.warning("%s", sentence)
     return TradingVecEnv(env_fns, built_from, monitor, num_workers=0, copy=copy)
+
+
+# What one vector step costs besides the environments, as an assumption that only ranks the counts: acting and storing
+# with a small policy (`time/acting_s` of a run over its vector steps tells it here), and waking one worker.
+_ACTING_S = 8e-5
+_WAKE_S = 7e-5
+# More environments are taken only where they are worth it.
+_WORTH = 1.1
+WORKER_BYTES = 60_000_000
+"""What a worker process takes: 40 MB of Python, NumPy and Gymnasium, and its environments."""
+
+
+def choose_n_envs(
+    n_symbols: int, cost: StepCost | None, *, most: int, cores: float, free_bytes: int, bytes_each: int
+) -> EnvCount:
+    """The fewest environments whose steps per second are within a tenth of the most that can be had.
+
+    They are whole rounds of the symbols. cost: of a step; None where it could not be measured. most: the limit.
+    cores: those that are free. bytes_each: what one environment takes in rollouts.
+    Raises UserError where the limit is less than one environment per symbol.
+
+    >>> choose_n_envs(2, StepCost(1e-3, 0.0), most=8, cores=2, free_bytes=10**9, bytes_each=10**6).n_envs
+    2
+    """
+    if n_symbols > most:
+        raise UserError(
+            f"{counted(n_symbols, 'symbol')} need an environment each, but max_concurrent_envs is {most}; raise it in "
+            f"the section vectorized to {n_symbols} or more, or name fewer symbols."
+        )
+    counts = range(n_symbols, most + 1, n_symbols)
+    rates = {n: _steps_per_second(n, cost or StepCost(1e-5, 0.0), cores) for n in counts}
+    affordable = {n: rate for n, rate in rates.items() if n == n_symbols or n * bytes_each <= free_bytes / 2}
+    best = max(affordable.values())
+    chosen = next(n for n, rate in affordable.items() if rate * _WORTH >= best)
+    measured = "its steps refuse random actions" if cost is None else f"a step takes {_time(cost.cpu_s + cost.wait_s)}"
+    limit = f"at most {most}" if len(affordable) == len(rates) else f"{free_bytes / 1e6:,.0f} MB are free"
+    return EnvCount(
+        chosen,
+        f"n_envs is {chosen}: {measured}, {counted(n_symbols, 'symbol')}, {cores:.3g} cores, {limit}; give n_envs "
+        f"{chosen} to repeat the run elsewhere.",
+    )
+
+
+def _steps_per_second(n: int, cost: StepCost, cores: float) -> float:
+    division = choose_division(cost, n, cores, wake_s=_WAKE_S)
+    alone_s = n * (cost.cpu_s + cost.wait_s)
+    return n / (_ACTING_S + alone_s / expected_speedup(cost, n, division, cores, wake_s=_WAKE_S))
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.3g} µs"

@@ -19,9 +19,8 @@ from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.load_policy import load_policy
 from ml_pipeline.service.agent.config import AgentConfig, agent_config
 from ml_pipeline.service.agent.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, TradingVecEnv
-from ml_pipeline.service.agent.training_log import LOGGER, file_logger
 from ml_pipeline.service.env_builder import build_vec_env, get_optimal_n_envs
-from ml_pipeline.service.trainer_core import TrainerCore, model_path
+from ml_pipeline.service.trainer_core import LOGGER, TrainerCore, file_logger, model_path
 from ml_pipeline.trading.symbols_task import SymbolsTask
 
 

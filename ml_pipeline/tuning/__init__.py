@@ -9,6 +9,6 @@ if TYPE_CHECKING:
     from ml_pipeline.tuning.selection import deflated_sharpe_ratio as deflated_sharpe_ratio
     from ml_pipeline.tuning.selection import moments_of as moments_of
     from ml_pipeline.tuning.selection import sharpe_ratios as sharpe_ratios
-    from ml_pipeline.tuning.workers.run_study import StudyRun as StudyRun
+    from ml_pipeline.tuning.trials.run_study import StudyRun as StudyRun
 
 __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -16,13 +16,39 @@ from weakref import WeakKeyDictionary
 
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.process_identity import this_process
-from ml_pipeline.tuning.active_time import active_seconds
-from ml_pipeline.tuning.study_files import HEARTBEAT_FILE, STUDY_FILE, feature_warnings, known_folders
-from ml_pipeline.tuning.study_identity import IDENTITY_ATTRIBUTE
+from ml_pipeline.tuning.study_files import (
+    HEARTBEAT_FILE,
+    IDENTITY_ATTRIBUTE,
+    STUDY_FILE,
+    feature_warnings,
+    known_folders,
+)
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
+
+
+_LONGEST_GAP_S = 60.0
+"""From one trial's end to the next one's beginning; what is longer is a pause, as of a study that was stopped."""
+
+
+def active_seconds(stretches: Iterable[tuple[float, float]], *, since: float = float("-inf")) -> float:
+    """Seconds that the stretches (begin, end) cover together, with the short gaps between them, from `since` on.
+
+    >>> active_seconds([(0, 100), (50, 120), (150, 200), (4000, 4100)])
+    300.0
+    >>> active_seconds([(0, 100), (50, 120), (150, 200), (4000, 4100)], since=180)
+    120.0
+    """
+    total = 0.0
+    covered: float | None = None
+    for begin, end in sorted(stretches):
+        from_here = begin if covered is None or begin - covered > _LONGEST_GAP_S else covered
+        total += max(0.0, end - max(from_here, since))
+        covered = end if covered is None else max(covered, end)
+    return total
+
 
 State = Literal["running", "stopped"]
 """Whether trials are being run; a study whose trials are all finished is told as finished in either."""

@@ -11,10 +11,9 @@ from ml_pipeline.runs.folder import refuse_links
 from ml_pipeline.runs.train_config import layered, train_config
 from ml_pipeline.tuning.config import TuneOrder
 from ml_pipeline.tuning.search.pruners import make_pruner
-from ml_pipeline.tuning.search.samplers import make_sampler, sampler_remark
+from ml_pipeline.tuning.search.samplers import SeededByTrial, make_sampler, sampler_remark
 from ml_pipeline.tuning.search.space import Space, read_space
 from ml_pipeline.tuning.storage.open_storage import open_storage
-from ml_pipeline.tuning.trials.trial_seeds import SeededByTrial
 
 LENGTHS = ("total_timesteps", "num_episodes")
 """Settings that say how long a run is."""

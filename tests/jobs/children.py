@@ -70,7 +70,8 @@ def parent_of_one(order, parent):
     return 0
 
 
-def main(order, parent):
+def main(parent):
+    order = parent.next_order()
     return globals()[order["do"]](order, parent)
 
 

@@ -45,6 +45,8 @@ def test_orders_and_answers_arrive_as_they_were_and_the_end_comes_last(monkeypat
         end = echo.next_event(PATIENCE_S)
         assert (end.child, end.message, end.exit_code) == (echo, {}, 7)
         assert echo.exit_code == echo.wait() == 7
+        assert echo.next_event() is None
+        assert list(echo.events()) == []
         echo.send({"last": True})  # to nobody
         echo.stop()
         echo.kill()

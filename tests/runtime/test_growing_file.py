@@ -11,7 +11,7 @@ from ml_pipeline.dashboard.curves.equity_tail import EquityTail
 from ml_pipeline.dashboard.curves.metrics_columns import MetricsColumns
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
 from ml_pipeline.runtime.growing_file import GrowingFile
-from ml_pipeline.service.run.output import RunOutput
+from ml_pipeline.service.commands.logs import RunOutput
 
 
 class Tail(ABC):

@@ -25,7 +25,7 @@ from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.queue.store import QueuedRun, ServiceRuns, Store, StoreUnavailable
 from ml_pipeline.service.queue.submission import flat_settings, submitted_config
-from ml_pipeline.service.run.watched import Watched
+from ml_pipeline.service.run.run_process import Watched
 from ml_pipeline.service.scheduling import keeper
 from tests.models.rl.core.workers.probes import wait_until
 from tests.service.brief_run import DEAF, DIES_AT_FIRST, LONG, REFUSED

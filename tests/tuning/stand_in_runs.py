@@ -8,11 +8,11 @@ import optuna
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.tuning.search.samplers import SeededByTrial
 from ml_pipeline.tuning.storage.open_storage import open_storage
 from ml_pipeline.tuning.study_files import trial_folder
 from ml_pipeline.tuning.trials.trial_run import TrialOutcome
-from ml_pipeline.tuning.trials.trial_seeds import SeededByTrial
-from ml_pipeline.tuning.workers.worker import TrialEnd, Worker, WorkerEvents
+from ml_pipeline.tuning.trials.worker import TrialEnd, Worker, WorkerEvents
 
 
 def usual_outcome(number: int, settings: dict) -> TrialOutcome:

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from ml_pipeline.tuning.active_time import active_seconds
+from ml_pipeline.tuning.progress import active_seconds
 
 
 def second_by_second(stretches, since):

@@ -6,10 +6,9 @@ import pytest
 from optuna.trial import TrialState, create_trial
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.tuning.finished_trials import finished_trials
-from ml_pipeline.tuning.judgement import judge
 from ml_pipeline.tuning.study_files import RETURNS_FILE, trial_folder
 from ml_pipeline.tuning.trials.validation_returns import ValidationReturns
+from ml_pipeline.tuning.winner_statistics import finished_trials, judge
 
 START = np.datetime64("2020-01-01", "ns")
 DAY = np.timedelta64(1, "D")

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ml_pipeline.tuning.judgement import NEEDS_TWO, JudgedTrial, judge, why_no_winner, winner_of
 from ml_pipeline.tuning.selection import (
     deflated_sharpe_ratio,
     effective_trials,
@@ -14,6 +13,7 @@ from ml_pipeline.tuning.selection import (
     sharpe_ratios,
 )
 from ml_pipeline.tuning.trials.validation_returns import ValidationReturns
+from ml_pipeline.tuning.winner_statistics import NEEDS_TWO, JudgedTrial, judge, why_no_winner, winner_of
 
 START = np.datetime64("2020-01-01", "ns")
 DAY = np.timedelta64(1, "D")

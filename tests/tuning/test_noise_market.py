@@ -9,8 +9,8 @@ from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.tuning.judgement import JudgedTrial, judge
 from ml_pipeline.tuning.trials.validation_returns import measure_validation_returns
+from ml_pipeline.tuning.winner_statistics import JudgedTrial, judge
 
 
 def random_walk(seed, n_bars=1_500):

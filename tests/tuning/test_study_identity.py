@@ -12,7 +12,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.gym_task import GymTask
-from ml_pipeline.runs.task_identity import describe_environment
+from ml_pipeline.runs.task_identity import describe_environment, describe_task
 from ml_pipeline.trading.market.data import market_fingerprint
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
@@ -21,12 +21,7 @@ from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.search import space as searched
 from ml_pipeline.tuning.search.space import read_space
 from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, feature_warnings
-from ml_pipeline.tuning.study_identity import (
-    describe_task,
-    differences,
-    join_study,
-    study_identity,
-)
+from ml_pipeline.tuning.study_identity import differences, join_study, study_identity
 from tests.tuning.small_studies import small_market
 
 SPACE = {"learning_rate": {"log": [1e-5, 1e-2]}, "activation": {"choice": ["tanh", "relu"]}, "gamma": {"log": [0.9, 1]}}

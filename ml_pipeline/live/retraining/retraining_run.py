@@ -27,10 +27,8 @@ from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask, load_configured_market
-from ml_pipeline.tuning.judgement import JudgedTrial
-from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy, compare_on_validation
+from ml_pipeline.tuning.promotion.comparison import PairedDifference, SavedPolicy, compare_on_validation
 from ml_pipeline.tuning.promotion.model_store import DeployedMeanwhile, ModelStore, Version
-from ml_pipeline.tuning.promotion.paired_difference import PairedDifference
 from ml_pipeline.tuning.promotion.promotion_rule import (
     Incumbent,
     Merits,
@@ -44,6 +42,7 @@ from ml_pipeline.tuning.promotion.version_files import write_version
 from ml_pipeline.tuning.study_files import RETURNS_FILE
 from ml_pipeline.tuning.study_identity import warnings_of_task
 from ml_pipeline.tuning.trials.validation_returns import measure_validation_returns, read_validation_returns
+from ml_pipeline.tuning.winner_statistics import JudgedTrial
 
 _SCORE = "eval/score"
 _PATIENCE_S, _LOOK_S = 30.0, 0.05

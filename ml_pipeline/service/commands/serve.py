@@ -7,13 +7,15 @@ ml-pipeline serve --config service.yaml --no-page
 
 import shlex
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ml_pipeline.commands import COMMANDS
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.files import read_settings
 from ml_pipeline.config.flags import read_flags
 from ml_pipeline.config.settings import build
@@ -25,10 +27,9 @@ from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runtime.interrupts import Interrupted, raising_once_more
 from ml_pipeline.service.agent_training_service import AgentTrainingService
-from ml_pipeline.service.control.answers import answer
 from ml_pipeline.service.control.channel import ServiceChannel
-from ml_pipeline.service.limits import ServiceLimits
 from ml_pipeline.service.queue.store import StoreUnavailable
+from ml_pipeline.service.scheduling.resources import ServiceLimits
 
 PROG = "serve"
 _LOOK_S = 0.1
@@ -154,3 +155,19 @@ def _root_flag(root: Path | None) -> str:
 
 def _say(sentence: str) -> None:
     print(sentence, flush=True)
+
+
+_KNOWN = ("submit", "knows", "stop", "resume", "scale")
+
+
+def answer(service: AgentTrainingService, request: Mapping[str, Any]) -> Any:
+    """Do what is asked, {"do": NAME, ...}, and return what JSON knows. Raises UserError."""
+    asked = dict(request)
+    do = asked.pop("do", "")
+    if do == "submit":
+        return service.submit(asked.pop("settings"), **asked)
+    if do == "knows":
+        return service.knows(asked["run"])
+    if do in {"stop", "resume", "scale"}:
+        return getattr(service, do)(asked.pop("run"), **asked)
+    raise UserError(f'The service knows no "{do}". {nearest(str(do), _KNOWN)}')

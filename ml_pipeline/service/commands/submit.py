@@ -4,19 +4,39 @@ ml-pipeline submit --config settings.yaml --seeds 0 1 2 --symbols EURUSD GBPUSD 
 ml-pipeline submit --env-id CartPole-v1 --n-envs 8 --total-timesteps 100000 --priority 1 --restarts 2
 """
 
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
+from typing import Any
+
+import gymnasium
 
 from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.algorithms import OWN, check_actions
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.flags import read_flags
+from ml_pipeline.models.rl.preprocessing.spaces import space_name
 from ml_pipeline.monitoring.console import entry
+from ml_pipeline.runs.environments.gym_env import GymEnv
+from ml_pipeline.runs.environments.ids import check_registered, id_error, import_module_of, keyword_error
 from ml_pipeline.runs.folder import root_of_runs
-from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.service.commands.submit_command_line import parse_submission
-from ml_pipeline.service.commands.task_check import check_task
+from ml_pipeline.runs.settings_file import StartedWith
+from ml_pipeline.runs.train_command_line import (
+    SettingsFrom,
+    check_seeds,
+    given_settings,
+    reject_irrelevant_settings,
+)
+from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.service.control.channel import ask_service
 from ml_pipeline.service.queue.submission import flat_settings, new_run_id, submitted_config
+from ml_pipeline.trading.envs.actions import action_space
+from ml_pipeline.trading.market.symbol_files import find_symbol_files
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.single_markets import load_single_markets
+from ml_pipeline.trading.task import load_configured_market
 
 PROG = "submit"
 
@@ -49,3 +69,136 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 
 def _without_seed(config: TrainConfig) -> TrainConfig:
     return replace(config, run=replace(config.run, seed=0))
+
+
+@dataclass(frozen=True)
+class SubmitConfig(SettingsFrom):
+    """What is submitted."""
+
+    seeds: tuple[int, ...] = ()
+    """Submit one run for each of these seeds."""
+
+    data_dir: Path | None = None
+    """Folder with one file per symbol: a run for each symbol, or each file; one for all with --per-symbol."""
+
+    priority: int = 0
+    """Runs of a higher priority start first."""
+
+    restarts: int = 0
+    """How often a run is started again from its checkpoint if it dies."""
+
+    root: Path | None = None
+    """Folder of runs whose service is meant; none: checkpoints/."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine(TrainConfig):
+    """What the flags fill."""
+
+    submit: SubmitConfig = field(default_factory=SubmitConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """One call of submit: the settings of each run, what it is started with, and what holds for all."""
+
+    configs: tuple[TrainConfig, ...]
+    started_with: tuple[StartedWith, ...]
+    submit: SubmitConfig
+
+
+def parse_submission(argv: Sequence[str], *, prog: str, description: str) -> Submission:
+    """The runs that a command line means. Raises UserError about whatever cannot be used; exits after --help."""
+    flags = read_flags(argv, CommandLine, prog=prog, description=description)
+    own = {name: flags.pop(name) for name in ("seeds", "data_dir", "priority", "restarts", "root") if name in flags}
+    submit = SubmitConfig(**own)
+    check_seeds(submit.seeds, beside={"seed": "seed" in flags})
+    each_symbol = flags.get("symbols", ())
+    given, started = given_settings(flags)
+    if len({*each_symbol}) < len(each_symbol):
+        raise UserError(f"symbols must be different ones, but got {' '.join(each_symbol)}.")
+    seeds = [{"seed": seed} for seed in submit.seeds] or [{}]
+    markets = _markets(submit.data_dir, each_symbol, given)
+    configs, starts = [], []
+    for market, seed in product(markets, seeds):
+        settings = {**given, **market, **seed}
+        configs.append(train_config(layered(settings)))
+        reject_irrelevant_settings(configs[-1], settings)
+        starts.append(started.with_flags(**market, **seed))
+    return Submission(configs=tuple(configs), started_with=tuple(starts), submit=submit)
+
+
+def _markets(data_dir: Path | None, symbols: Sequence[str], given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The settings of each market: one per symbol, or one of all symbols where a policy is to trade each of them.
+
+    A single one, as given, where none is named.
+    """
+    if data_dir is not None and given.get("data") is not None:
+        raise UserError(
+            "--data-dir names a folder with one file per symbol and --data the market; leave one of them out."
+        )
+    wanted = symbols or given.get("symbols") or ()
+    if data_dir is None and given.get("data") is None and wanted and given.get("env_id") is None:
+        raise _no_data(wanted)
+    if given.get("per_symbol"):  # one policy learns from all of them
+        return [{} if data_dir is None else {"data": data_dir}]
+    if data_dir is None:
+        return [{"symbols": (symbol,)} for symbol in symbols] or [{}]
+    return [own.settings for own in find_symbol_files(data_dir, wanted).values()]
+
+
+def _no_data(symbols: Sequence[str]) -> UserError:
+    """About symbols without data; names a folder nearby that holds their files, if there is one."""
+    here = Path()
+    for folder in (here, here / "data", *sorted((here / "data").glob("*/"))):
+        try:
+            find_symbol_files(folder, symbols)
+        except UserError:
+            continue
+        nearby = f"--data-dir {folder} has a file of each."
+        break
+    else:
+        nearby = "say --data-dir FOLDER with a file of each, or --data FILE that holds them."
+    return UserError(f"There are no data for {', '.join(symbols)}; {nearby}")
+
+
+def check_task(config: TrainConfig) -> None:
+    """Raise UserError if the data cannot be read, the environment's id is not registered, or the algorithm does not
+    take its actions.
+
+    Imports the module of an id, so call it in a process that may run the user's code. The actions are looked at for
+    other algorithms than PPO, which takes all: an environment is made for that.
+    """
+    run = config.run
+    if run.env_id is None:
+        n_assets = _n_assets(config.trading)
+        space = None if run.algorithm == OWN else action_space(config.trading.rules(n_assets), n_assets)
+    else:
+        import_module_of(run.env_id)
+        check_registered(run.env_id)
+        space = None if run.algorithm == OWN else _env_actions(config)
+    if space is not None:
+        check_actions(run.algorithm, type(space).__name__, space_name(space))
+
+
+def _n_assets(trading: TradingConfig) -> int:
+    """How many assets a policy trades at once. Raises UserError, as `train` does, if their data cannot be read."""
+    if trading.per_symbol:
+        load_single_markets(trading)
+        return 1
+    return len(load_configured_market(trading).symbols)
+
+
+def _env_actions(config: TrainConfig) -> gymnasium.Space | None:
+    """None where the environment cannot be made for a reason of its own, which its run will tell."""
+    run = config.run
+    assert run.env_id is not None
+    try:
+        with closing(GymEnv.of(run).make()) as made:
+            return made.action_space
+    except UserError:
+        raise
+    except Exception as error:
+        if told := id_error(run.env_id, error) or keyword_error(run.env_id, error, run.env_kwargs):
+            raise told from error
+        return None

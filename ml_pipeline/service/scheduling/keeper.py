@@ -27,11 +27,10 @@ from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive
 from ml_pipeline.service.queue.lost_runs import lost_runs
 from ml_pipeline.service.queue.store import QueuedRun, Store
-from ml_pipeline.service.run.outcome import outcome
 from ml_pipeline.service.run.process import RunOrder
+from ml_pipeline.service.run.run_process import Watched, outcome
 from ml_pipeline.service.run.start import RunProcesses
-from ml_pipeline.service.run.watched import Watched
-from ml_pipeline.service.scheduling.event_log import EventLog
+from ml_pipeline.service.scheduling.loop import EventLog
 from ml_pipeline.service.scheduling.resources import Resources
 
 _LOOK_S = 0.5  # how often runs of earlier services are looked for among the processes

@@ -99,9 +99,8 @@ def main(argv: list[str], *, prog: str = "promote") -> int:
             asked = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["promote"].sentence).promote
             require_optuna()
 
-            from ml_pipeline.tuning.named_study import open_study
-            from ml_pipeline.tuning.promotion.promotion import Promotion, PromotionRules
-            from ml_pipeline.tuning.promotion.promotion_watch import described, follow_study
+            from ml_pipeline.tuning.promotion.promotion import Promotion, PromotionRules, described, follow_study
+            from ml_pipeline.tuning.storage.open_storage import open_study
 
         store = ModelStore(models_folder(asked.models_dir), asked.name or asked.study)
         study, folder = open_study(asked.study, root_of_runs(asked.root), storage=asked.storage, say=_note)

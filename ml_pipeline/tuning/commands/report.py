@@ -13,7 +13,7 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runtime.interrupts import exiting_at_once
 from ml_pipeline.tuning.optuna_extra import require_optuna
-from ml_pipeline.tuning.report.report_config import CommandLine
+from ml_pipeline.tuning.report.study_report import CommandLine
 
 
 def main(argv: list[str], *, prog: str = "report") -> int:
@@ -26,8 +26,8 @@ def main(argv: list[str], *, prog: str = "report") -> int:
             asked = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["report"].sentence).report
             require_optuna()
 
-            from ml_pipeline.tuning.named_study import open_study
             from ml_pipeline.tuning.report.study_report import trials_asked_for, write_study_report
+            from ml_pipeline.tuning.storage.open_storage import open_study
 
         study, folder = open_study(asked.study, root_of_runs(asked.root), storage=asked.storage, say=_note)
         n_trials = asked.n_trials or trials_asked_for(study)

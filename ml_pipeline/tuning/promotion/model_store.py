@@ -33,7 +33,7 @@ from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.owned_folders import new_owned_folder
 from ml_pipeline.runtime.regular_file import open_regular, path_inside
 from ml_pipeline.runtime.whole_file import sync_folder
-from ml_pipeline.tuning.promotion.model_history import (
+from ml_pipeline.tuning.promotion.version_files import (
     HISTORY_FILE,
     Switch,
     as_lines,

@@ -1,7 +1,7 @@
 """Whether the best trial of a study deserves to be deployed, and its deployment."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,15 +12,13 @@ from optuna.trial import FrozenTrial
 
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.json_object import read_json_object
 from ml_pipeline.config.wording import ended
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, refuse_links
 from ml_pipeline.runs.trained.deployed import Warned
 from ml_pipeline.trading.evaluation.looks import looks_in_words
-from ml_pipeline.tuning.finished_trials import finished_trials
-from ml_pipeline.tuning.judgement import JudgedTrial, why_no_winner, winner_of
-from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy, compare_on_validation
+from ml_pipeline.tuning.promotion.comparison import PairedDifference, SavedPolicy, compare_on_validation
 from ml_pipeline.tuning.promotion.model_store import DeployedMeanwhile, ModelStore, Version
-from ml_pipeline.tuning.promotion.paired_difference import PairedDifference
 from ml_pipeline.tuning.promotion.promotion_rule import (
     Incumbent,
     Merits,
@@ -33,7 +31,8 @@ from ml_pipeline.tuning.promotion.promotion_rule import (
 )
 from ml_pipeline.tuning.promotion.version_files import beside_holding, write_version
 from ml_pipeline.tuning.report.test_opening import looks_at_test, read_openings
-from ml_pipeline.tuning.study_files import feature_warnings, named_folders
+from ml_pipeline.tuning.study_files import STUDY_FILE, feature_warnings, named_folders
+from ml_pipeline.tuning.winner_statistics import JudgedTrial, finished_trials, why_no_winner, winner_of
 
 TEST_FILE = "test.json"
 """In a version's folder, where the study's report opened the test split for its trial: the result, and how often the
@@ -246,3 +245,46 @@ class Promotion:
 def _folder_of(trial: JudgedTrial) -> Path:
     assert trial.folder is not None
     return trial.folder
+
+
+def follow_study(study: optuna.Study, folder: Path, promotion: Promotion, wait: Callable[[], None]) -> Iterator[str]:
+    """A sentence for each thing that is new: a promotion, or why there is none. Ends when the study is finished.
+
+    wait: called between two looks. Raises UserError as `Promotion.attempt`.
+    """
+    seen: tuple[object, ...] | None = None
+    said: str | None = None
+    while True:
+        is_last = _is_finished(folder)  # before the trials are read, so that none that ends meanwhile is missed
+        trials = finished_trials(study, folder)
+        found = tuple((trial.number, trial.value, trial.complete) for trial in trials)
+        if found != seen:
+            seen = found
+            sentence = _outcome(promotion, trials)
+            if sentence != said:
+                said = sentence
+                yield sentence
+        if is_last:
+            return
+        wait()
+
+
+def described(promoted: Promoted, name: str) -> str:
+    """What was deployed, and why, in sentences."""
+    if promoted.was_there:
+        return promoted.sentences[0]
+    return " ".join([f"{promoted.version.name} of {name} is deployed.", *promoted.sentences])
+
+
+def _outcome(promotion: Promotion, trials: Sequence[JudgedTrial]) -> str:
+    try:
+        return described(promotion.attempt(trials), promotion.name)
+    except NotPromoted as reason:
+        return str(reason)
+
+
+def _is_finished(folder: Path) -> bool:
+    try:
+        return read_json_object(folder / STUDY_FILE).get("state") == "finished"
+    except UserError:
+        return False

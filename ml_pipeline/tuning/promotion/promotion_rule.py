@@ -15,12 +15,11 @@ from ml_pipeline.config.json_object import read_json_object
 from ml_pipeline.config.wording import counted
 from ml_pipeline.runs.trained.restore import find_policy
 from ml_pipeline.runtime.regular_file import open_regular
-from ml_pipeline.tuning.judgement import LEVEL, NEEDS_TWO, JudgedTrial, Judgement, judge
-from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy
+from ml_pipeline.tuning.promotion.comparison import PairedDifference, SavedPolicy
 from ml_pipeline.tuning.promotion.model_store import Version
-from ml_pipeline.tuning.promotion.paired_difference import PairedDifference
 from ml_pipeline.tuning.promotion.version_files import DATA_FILE
 from ml_pipeline.tuning.trials.validation_returns import read_validation_returns
+from ml_pipeline.tuning.winner_statistics import LEVEL, NEEDS_TWO, JudgedTrial, Judgement, judge
 
 
 class NotPromoted(CheckFailed):

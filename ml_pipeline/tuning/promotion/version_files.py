@@ -4,11 +4,12 @@ and its evaluation on validation data."""
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import CheckFailed, UserError
@@ -17,10 +18,12 @@ from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.task_identity import describe_task
 from ml_pipeline.runs.trained.configs import SUFFIXES, ExportConfig, Format
+from ml_pipeline.runs.trained.deployed import version_number
 from ml_pipeline.runs.trained.export import export_checkpoint
+from ml_pipeline.runtime.regular_file import read_regular
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.tuning.promotion.deployed_comparison import SavedPolicy
+from ml_pipeline.tuning.promotion.comparison import SavedPolicy
 
 DATA_FILE = "data.json"
 """What the policy was trained on: a fingerprint, and when its splits begin and end."""
@@ -111,3 +114,78 @@ def _export(policy: SavedPolicy, folder: Path) -> Mapping[str, Any]:
     except (UserError, CheckFailed) as error:
         return {"file": None, "reason": str(error)}
     return {"file": path.name, "format": file_format}
+
+
+HISTORY_FILE = "history.jsonl"
+_MOST_BYTES = 16_000_000
+
+Action = Literal["promote", "rollback", "found"]
+
+
+class Switch(NamedTuple):
+    """One switch of `current`. before, after: numbers of versions; before is None for the first."""
+
+    action: str
+    when: str
+    before: int | None
+    after: int
+    details: Mapping[str, Any] = {}
+
+    def as_json(self) -> dict[str, Any]:
+        before = None if self.before is None else f"v{self.before}"
+        return {"action": self.action, "when": self.when, "from": before, "to": f"v{self.after}", **self.details}
+
+
+def new_switch(action: Action, before: int | None, after: int, **details: Any) -> Switch:
+    """A switch that happens now."""
+    return Switch(action, datetime.now(UTC).isoformat(timespec="seconds"), before, after, details)
+
+
+def read_history(model: Path, current: int | None) -> list[Switch]:
+    """The switches of a model's folder, the earliest first; lines that are none, such as a torn one, are left out.
+
+    current: the version that is deployed; where the last line tells of another one, a switch "found" follows it.
+    Raises OSError where the file cannot be read.
+    """
+    try:
+        lines = read_regular(model / HISTORY_FILE, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
+    switches = [switch for line in lines if (switch := _switch_in(line)) is not None]
+    latest = switches[-1].after if switches else None
+    if current is not None and current != latest:
+        switches.append(new_switch("found", latest, current))
+    return switches
+
+
+def as_lines(switches: Sequence[Switch]) -> str:
+    """The text of history.jsonl."""
+    return "".join(f"{json.dumps(switch.as_json())}\n" for switch in switches)
+
+
+def deployed_in_turn(switches: Sequence[Switch]) -> list[int]:
+    """The versions that led to the one that is deployed, each after the one that a rollback from it returns to.
+
+    >>> deployed_in_turn([new_switch("promote", None, 1), new_switch("promote", 1, 2), new_switch("promote", 2, 3)])
+    [1, 2, 3]
+    >>> deployed_in_turn([new_switch("promote", None, 1), new_switch("promote", 1, 2), new_switch("rollback", 2, 1)])
+    [1]
+    """
+    versions: list[int] = []
+    for switch in switches:
+        if switch.action != "promote" and switch.after in versions:
+            del versions[versions.index(switch.after) :]
+        elif switch.after in versions:
+            versions.remove(switch.after)
+        versions.append(switch.after)
+    return versions
+
+
+def _switch_in(line: str) -> Switch | None:
+    try:
+        values = json.loads(line)
+        action, when = str(values.pop("action")), str(values.pop("when"))
+        before, after = values.pop("from"), version_number(values.pop("to"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return None if after is None else Switch(action, when, version_number(str(before)), after, values)

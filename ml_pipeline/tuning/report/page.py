@@ -18,11 +18,8 @@ from ml_pipeline.reporting.interactive_page import interactive_parts, interactiv
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.whole_file import written_whole
-from ml_pipeline.tuning.report.chart_data import chart_data
-from ml_pipeline.tuning.report.importance import Importance
-from ml_pipeline.tuning.report.setting_names import setting_name
-from ml_pipeline.tuning.report.study_trials import TrialRow, n_finished
-from ml_pipeline.tuning.report.tables import failures_table, folder_link, trials_table, why
+from ml_pipeline.tuning.report.study_trials import Importance, TrialRow, n_finished, setting_name
+from ml_pipeline.tuning.report.tables import chart_data, failures_table, folder_link, trials_table, why
 from ml_pipeline.tuning.report.winner_test import WinnerTest
 
 _LONGEST_VALUE = 120

@@ -1,25 +1,34 @@
 """The report of a study: what was searched, what won, whether it is more than luck, and who saw the test."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import optuna
+import tyro
 
+from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted, score_unit
 from ml_pipeline.trading.evaluation.looks import looks_in_words
-from ml_pipeline.tuning.finished_trials import finished_trials
-from ml_pipeline.tuning.judgement import JudgedTrial, Judgement, judge, side_by_side, why_no_winner, winner_of
-from ml_pipeline.tuning.report.importance import importance_of_settings
 from ml_pipeline.tuning.report.page import StudyPage, write_study_page
-from ml_pipeline.tuning.report.statistics import statistics_rows
-from ml_pipeline.tuning.report.study_trials import TrialRow, n_finished, trial_rows
+from ml_pipeline.tuning.report.study_trials import TrialRow, importance_of_settings, n_finished, trial_rows
 from ml_pipeline.tuning.report.test_opening import looks_at_test
 from ml_pipeline.tuning.report.winner_test import Candidate, OpenTest, WinnerTest, see_test
 from ml_pipeline.tuning.selection import FloatArray, probability_of_backtest_overfitting
 from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE, REPORT_FILE, feature_warnings, warnings_in_words
+from ml_pipeline.tuning.winner_statistics import (
+    LEVEL,
+    JudgedTrial,
+    Judgement,
+    finished_trials,
+    judge,
+    side_by_side,
+    why_no_winner,
+    winner_of,
+)
 
 
 @dataclass(frozen=True)
@@ -173,3 +182,102 @@ def _name_in(study_folder: Path, folder: Path | None) -> str | None:
     if folder is None:
         return None
     return folder.relative_to(study_folder).as_posix() if folder.is_relative_to(study_folder) else folder.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+    """Which study is reported on, and whether the test may be opened.
+
+    Raises UserError where a value is out of range, or two contradict each other.
+    """
+
+    study: tyro.conf.Positional[str]
+    """Name of the study."""
+
+    n_trials: int | None = None
+    """Number of finished trials that makes the study complete; none: as many as tune was asked for."""
+
+    open_test: bool = True
+    """Evaluate the winner on the test split, where all trials have ended and nobody has seen the test."""
+
+    open_test_again: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Evaluate another winner on a test split that was seen; counted in the report."""
+
+    storage: str | None = None
+    """Where the study is stored, as in tune; none: the journal in its folder."""
+
+    root: Path | None = None
+    """Folder of runs in which the study has its folder; none: checkpoints/."""
+
+    def __post_init__(self) -> None:
+        if self.n_trials is not None:
+            check_count("n_trials", self.n_trials)
+        if self.open_test_again and not self.open_test:
+            raise UserError("--open-test-again opens the test, but --no-open-test keeps it closed; leave out one.")
+
+    @property
+    def choice(self) -> Literal["once", "again", "never"]:
+        """As `see_test` takes it."""
+        return "again" if self.open_test_again else "once" if self.open_test else "never"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """What the flags fill."""
+
+    report: ReportConfig = field()
+
+
+def statistics_rows(judgement: Judgement) -> list[tuple[str, str, str]]:
+    """What is undefined says so."""
+    return [
+        ("trials (N)", f"{judgement.n_trials:,}", "finished ones, pruned ones included: each was a try"),
+        ("checkpoints that were scored", f"{judgement.n_checkpoints:,}", "each trial is the best of its own"),
+        (
+            "independent trials",
+            _number(judgement.n_effective, ".0f"),
+            "about as many as their correlated returns are worth",
+        ),
+        ("bars of validation data", f"{judgement.n_bars:,}", "of the winner's record"),
+        ("Sharpe ratio of the winner", _number(judgement.sharpe), "annualized, on validation data, after costs"),
+        (
+            "SR0, counting trials",
+            _number(judgement.expected_maximum),
+            "expected of the luckiest of N trials without skill that spread as these do",
+        ),
+        (
+            "SR0, counting checkpoints",
+            _number(judgement.expected_maximum_of_checkpoints),
+            "the same of all checkpoints, had they been independent",
+        ),
+        (
+            "deflated Sharpe ratio, counting trials",
+            _number(judgement.dsr_of_trials, ".4f"),
+            f"probability that the true Sharpe ratio is above SR0; evidence begins at {LEVEL:g}",
+        ),
+        (
+            "deflated Sharpe ratio, counting checkpoints",
+            _number(judgement.dsr_of_checkpoints, ".4f"),
+            "the same against the other; the lower of the two is the verdict's",
+        ),
+        (
+            "probability of backtest overfitting (PBO)",
+            _number(judgement.pbo, ".4f"),
+            f"by CSCV over {judgement.pbo_blocks} blocks of bars; above 0.5 the choice is worse than none",
+        ),
+        (
+            "minimum track record length",
+            _bars(judgement.min_track_record),
+            "bars until such a Sharpe ratio is above 0 at 95 %, had it been the only trial",
+        ),
+    ]
+
+
+def _number(value: float, form: str = ".2f") -> str:
+    return "undefined" if not math.isfinite(value) else f"{value:,{form}}"
+
+
+def _bars(bars: float) -> str:
+    if math.isnan(bars):
+        return "undefined"
+    return "none suffices" if math.isinf(bars) else f"{math.ceil(bars):,} bars"

@@ -1,17 +1,14 @@
 """The processes that train a worker's trials together with it: `TrialRanks`."""
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import flatten
+from ml_pipeline.jobs.child import Child
 from ml_pipeline.models.rl.distributed.rank_group import RankGroup
 from ml_pipeline.models.rl.distributed.ranks import RankLost
 from ml_pipeline.runs.ranks.context import RankContext
@@ -20,9 +17,8 @@ from ml_pipeline.runs.ranks.start import consistent
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.rank_variables import variables_of_rank
-from ml_pipeline.tuning.trials.rank_order import RankOrder
 
-_RANK = (sys.executable, "-m", "ml_pipeline.tuning.trials.rank_process")
+_RANK = "ml_pipeline.tuning.trials.rank_process"
 _GRACE_S = 5.0  # from the loss of a rank to the end of those that notice it by themselves
 
 
@@ -37,22 +33,21 @@ class TrialRanks:
     """
 
     def __init__(self) -> None:
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Child] = []
 
     def start(self, size: int) -> None:
         """Have size - 1 processes, which import torch meanwhile. Raises UserError where the system starts none."""
-        if len(self._processes) != size - 1 or any(each.poll() is not None for each in self._processes):
+        if len(self._processes) != size - 1 or any(each.exit_code is not None for each in self._processes):
             self.close()
-        quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ}  # else torch logs a page of calls where a rank is lost
+        # Else torch logs a page of calls where a rank is lost.
+        quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
         for rank in range(len(self._processes) + 1, size):
             environment = {**quiet, **variables_of_rank(rank, size)}
             try:
-                self._processes.append(
-                    subprocess.Popen(_RANK, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-                )
-            except OSError as error:
+                self._processes.append(Child(_RANK, purpose="a rank", environment=environment))
+            except UserError:
                 self.close()
-                raise UserError(f"No process can be started for a rank: {error.strerror}.") from error
+                raise
 
     @contextlib.contextmanager
     def training(self, config: TrainConfig, task: Task, checkpoint: Path | None) -> Iterator[RankContext | None]:
@@ -82,56 +77,37 @@ class TrialRanks:
         for process in self._processes:
             process.kill()
         for process in self._processes:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                with contextlib.suppress(OSError):  # of an order that was not read
-                    pipe.close()
+            process.close()
         self._processes = []
 
     def _order(self, config: TrainConfig, checkpoint: Path | None, port: int) -> None:
         """Tell all about the run, and wait until they are about to join: one that is lost until then is noticed."""
         for rank, process in enumerate(self._processes, start=1):
-            order = RankOrder(
-                rank=rank,
-                size=config.run.n_processes,
-                port=port,
-                timeout_s=config.run.rank_timeout_s,
-                settings=flatten(config),
-                checkpoint=None if checkpoint is None else str(checkpoint),
-                sys_path=sys.path,
+            process.send(
+                {
+                    "rank": rank,
+                    "size": config.run.n_processes,
+                    "port": port,
+                    "timeout_s": config.run.rank_timeout_s,
+                    "settings": flatten(config),
+                    "checkpoint": checkpoint,
+                }
             )
-            assert process.stdin is not None
-            with contextlib.suppress(OSError):  # it has ended, which the next loop finds
-                process.stdin.write(order.line())
-                process.stdin.flush()
         for process in self._processes:
-            assert process.stdout is not None
-            if "ready" not in _event(process.stdout.readline()):
+            event = process.next_event()
+            if event is None or "ready" not in event.message:
                 raise RankLost("A rank ended before it joined the others.")
 
     def _why_lost(self, lost: RankLost) -> UserError:
         """What to raise in place of `lost`, which knows less: the processes tell how they ended. Ends them."""
         deadline = time.monotonic() + _GRACE_S
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-        codes = [RANK_LOST, *(RANK_LOST if each.poll() is None else each.returncode for each in self._processes)]
+        ended = [process.wait(max(0.0, deadline - time.monotonic())) for process in self._processes]
+        codes = [RANK_LOST, *(RANK_LOST if code is None else code for code in ended)]
         if FAILED in codes:
             rank = codes.index(FAILED)
-            stdout = self._processes[rank - 1].stdout
-            assert stdout is not None
-            told = (event["failed"] for event in map(_event, stdout) if "failed" in event)
+            told = (message["failed"] for message in self._processes[rank - 1].events() if "failed" in message)
             failed = RankFailed(next(told, f"Rank {rank} broke down."))
             self.close()
             return failed
         self.close()
         return lost if all(code == RANK_LOST for code in codes) else RankLost(f"{lost_ranks(codes)}.")
-
-
-def _event(line: bytes) -> dict[str, Any]:
-    """What a rank told; empty at the end of its stdout, and where it was killed while it wrote."""
-    try:
-        return dict(json.loads(line))
-    except ValueError:
-        return {}

@@ -2,17 +2,24 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ml_pipeline.runs.tasks import Task
+from ml_pipeline.models.rl.core.arguments import KnownCost
+from ml_pipeline.runs.gym_task import GymTask
+from ml_pipeline.runs.tasks import Task, make_task
+from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.evaluation.baselines import EquityPath
 from ml_pipeline.trading.features.leaks import FeatureWarning
+from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.trading.single_markets import load_single_markets
 from ml_pipeline.trading.symbols_task import SymbolsTask
-from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.task import TradingTask, load_configured_market
 from ml_pipeline.tuning.study_files import RETURNS_FILE
 from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, returns_of_paths
 
@@ -67,3 +74,102 @@ class TrialTask:
 
     def state(self) -> dict[str, Any]:
         return self._task.state()
+
+
+Made = TypeVar("Made")
+
+_MOST_KEPT = 4  # tasks with features of their own: each takes as much memory as its market has features
+_ANY_FRACTION = 0.25  # stands for all, where tasks differ in their splits alone
+
+
+class TaskSource:
+    """Makes tasks, and keeps what it made of them: a task for several seeds and folds, a market for several tasks."""
+
+    def __init__(self) -> None:
+        self._costs: dict[str, KnownCost] = {}
+        self._gym_tasks: dict[str, GymTask] = {}
+        self._markets: dict[str, MarketData] = {}
+        self._symbols_markets: dict[str, dict[str, MarketData]] = {}
+        self._trading_tasks: dict[str, TradingTask | SymbolsTask] = {}
+        self._split_tasks: dict[str, TradingTask | SymbolsTask] = {}
+
+    def task(self, config: TrainConfig) -> GymTask | TradingTask | SymbolsTask:
+        """The task that `make_task` makes. Raises UserError as it does."""
+        run = config.run
+        if run.env_id is None:
+            return self._split(config.trading).with_seed(run.seed)
+        # All that a task knows of its run; what the first reset of the environment tells does not depend on the seed.
+        kind = (run.env_id, run.env_kwargs, run.atari, run.wrappers, run.frame_stack)
+        key = repr((*kind, run.eval_episodes, run.step_timeout_s))
+
+        def make() -> GymTask:
+            task = make_task(config)
+            assert isinstance(task, GymTask)
+            return task
+
+        return _kept(self._gym_tasks, key, make).with_seed(run.seed)
+
+    def step_cost(self, config: TrainConfig) -> KnownCost:
+        """What a step of the environments of such tasks costs, once a run has measured it."""
+        run = config.run
+        kind = (run.env_id, run.env_kwargs, run.atari, run.wrappers, run.frame_stack)
+        return _kept(self._costs, repr(kind), KnownCost)
+
+    def fractions_as_of(self, base: TradingConfig, config: TradingConfig) -> dict[str, float]:
+        """By which a task of `config` has the splits of one of `base`; empty where it has them as it is.
+
+        The first usable bar depends on features and window, and splits are fractions of the bars from there on. So
+        the validation split of one trial would otherwise reach into the test split of another. Of symbols with
+        unequal numbers of bars none has a validation split that reaches further than in `base`, and some end a few
+        bars earlier. Raises UserError as `task`.
+        """
+        whole, of_base = self._unsplit(config), self._unsplit(base)
+        if isinstance(whole, SymbolsTask) and isinstance(of_base, SymbolsTask):
+            pairs = [(task, of_base.tasks[symbol]) for symbol, task in whole.tasks.items()]
+        else:
+            assert isinstance(whole, TradingTask)
+            assert isinstance(of_base, TradingTask)
+            pairs = [(whole, of_base)]
+        if all(task.first_bar == its_base.first_bar for task, its_base in pairs):
+            return {}
+        train, both = 1.0, 1.0
+        for task, its_base in pairs:
+            splits = its_base.splits_by(train=base.train_fraction, validation=base.validation_fraction)
+            usable = task.market.n_bars - task.first_bar
+            train = min(train, (splits["train"].stop - task.first_bar) / usable)
+            both = min(both, (splits["validation"].stop - task.first_bar) / usable)
+        return {"train_fraction": train, "validation_fraction": both - train}
+
+    def _unsplit(self, config: TradingConfig) -> TradingTask | SymbolsTask:
+        """A task of these settings whose splits nobody asks for."""
+        known = replace(config, train_fraction=_ANY_FRACTION, validation_fraction=_ANY_FRACTION)
+        return _kept(self._trading_tasks, repr(known), lambda: self._whole(config))
+
+    def _split(self, config: TradingConfig) -> TradingTask | SymbolsTask:
+        def make() -> TradingTask | SymbolsTask:
+            whole = self._unsplit(config)
+            _ = whole.notices  # looks for leaks, once for all copies of the task
+            return whole.with_fractions(train=config.train_fraction, validation=config.validation_fraction)
+
+        return _kept(self._split_tasks, repr(config), make)
+
+    def _whole(self, config: TradingConfig) -> TradingTask | SymbolsTask:
+        """The task of these settings, on the market that was loaded once."""
+        read = (config.bar_time, config.form(), config.dialect(), config.faults(), config.periods_per_year)
+        source = (config.data, config.symbols, *read)
+        if config.per_symbol:
+            markets = _kept(self._symbols_markets, repr(source), lambda: load_single_markets(config))
+            return SymbolsTask(config, markets=markets)
+        market = _kept(self._markets, repr(source), lambda: load_configured_market(config))
+        return TradingTask(config, market=market)
+
+
+def _kept(kept: dict[str, Made], key: str, make: Callable[[], Made]) -> Made:
+    """What was made for this key; of the others only those that were last asked for are kept."""
+    made = kept.pop(key, None)
+    if made is None:
+        made = make()
+    kept[key] = made
+    while len(kept) > _MOST_KEPT:
+        del kept[next(iter(kept))]
+    return made

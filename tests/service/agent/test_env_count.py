@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.workers.choice import StepCost
-from ml_pipeline.service.agent.env_count import choose_n_envs
+from ml_pipeline.service.env_builder import choose_n_envs
 
 PLENTY = {"most": 8, "cores": 2.0, "free_bytes": 10**10, "bytes_each": 10**5}
 

@@ -6,8 +6,8 @@ from ml_pipeline.models.rl.core import arguments
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.workers.choice import StepCost
-from ml_pipeline.service.agent import training_performance
-from ml_pipeline.service.agent.training_performance import measure
+from ml_pipeline.service import trainer_core
+from ml_pipeline.service.trainer_core import measure
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def slow_steps_on_two_cores(monkeypatch):
     monkeypatch.setattr(arguments, "measure_step", lambda _: StepCost(cpu_s=1e-3, wait_s=0.0))
     monkeypatch.setattr(arguments, "measure_wake", lambda: 5e-5)
     monkeypatch.setattr(arguments, "_free_cores", lambda _: 2.0)
-    monkeypatch.setattr(training_performance, "_ROUND_S", 1e-3)
+    monkeypatch.setattr(trainer_core, "_ROUND_S", 1e-3)
 
 
 def test_environments_of_one_process_are_expected_to_gain_nothing():

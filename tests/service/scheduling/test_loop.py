@@ -8,8 +8,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.service.scheduling import loop
-from ml_pipeline.service.scheduling.event_log import EventLog
-from ml_pipeline.service.scheduling.loop import Loop
+from ml_pipeline.service.scheduling.loop import EventLog, Loop
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE, env_pool_address
 from ml_pipeline.service import env_pool
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.env_pool import EnvPool
-from ml_pipeline.service.limits import ServiceLimits
 from ml_pipeline.service.scheduling import resources
-from ml_pipeline.service.scheduling.event_log import EventLog
-from ml_pipeline.service.scheduling.resources import Resources
+from ml_pipeline.service.scheduling.loop import EventLog
+from ml_pipeline.service.scheduling.resources import Resources, ServiceLimits
 from tests.models.rl.core.workers.probes import wait_until
 
 

@@ -87,8 +87,8 @@ def test_a_second_interrupt_ends_at_once_and_leaves_nothing_running(tmp_path):
 
 
 def test_a_study_that_has_its_trials_says_so_and_starts_no_process(tmp_path, monkeypatch):
-    monkeypatch.setattr("ml_pipeline.tuning.workers.run_study.count_trials", lambda study: _Enough())
-    monkeypatch.setattr("ml_pipeline.tuning.workers.run_study.WorkerProcesses", pytest.fail)
+    monkeypatch.setattr("ml_pipeline.tuning.trials.run_study.count_trials", lambda study: _Enough())
+    monkeypatch.setattr("ml_pipeline.tuning.trials.run_study.Supervisor", pytest.fail)
     flags = _command(tmp_path, "s", "--n-trials", "1")[4:]
     output = run_here(main, *flags)
     assert "Study s: 0 of 1 trial finished" in output.stdout

@@ -14,12 +14,11 @@ from ml_pipeline.runs.trained.configs import EvaluationConfig, EvaluationStart
 from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.tuning.finished_trials import finished_trials
-from ml_pipeline.tuning.judgement import judge
 from ml_pipeline.tuning.report.study_report import trials_asked_for, write_study_report
 from ml_pipeline.tuning.report.study_trials import trial_rows
 from ml_pipeline.tuning.report.test_opening import ATTRIBUTE
 from ml_pipeline.tuning.study_files import trial_folder
+from ml_pipeline.tuning.winner_statistics import finished_trials, judge
 from tests.small_runs import trained
 from tests.tuning.written_studies import (
     add_trial,

@@ -12,7 +12,7 @@ from ml_pipeline.runs.trained.load_policy import load_policy
 from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.tuning.report import held_out, winner_test
+from ml_pipeline.tuning.report import winner_test
 from ml_pipeline.tuning.report.test_opening import ATTRIBUTE, read_openings
 from ml_pipeline.tuning.report.winner_test import Candidate, see_test
 from ml_pipeline.tuning.study_files import trial_folder
@@ -34,7 +34,7 @@ def evaluated(monkeypatch):
             runs.append(folder.name)
             return {"sharpe": 0.5}
 
-        return held_out.HeldOutTest("the test split", f"digest of {folder.name}", run)
+        return winner_test.HeldOutTest("the test split", f"digest of {folder.name}", run)
 
     monkeypatch.setattr(winner_test, "held_out_test", held_out_test)
     return runs
@@ -78,7 +78,9 @@ def test_the_record_is_written_before_the_evaluation_begins(tmp_path, monkeypatc
         assert (tmp_path / "test_opened.jsonl").read_text().count("\n") == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(winner_test, "held_out_test", lambda folder: held_out.HeldOutTest("the test split", "ab", run))
+    monkeypatch.setattr(
+        winner_test, "held_out_test", lambda folder: winner_test.HeldOutTest("the test split", "ab", run)
+    )
     with pytest.raises(KeyboardInterrupt):
         see_test(study, tmp_path, candidate(tmp_path))
     (opening,) = read_openings(study, tmp_path)
@@ -163,7 +165,7 @@ def test_another_checkpoint_does_not_end_an_evaluation_that_was_cut_off(tmp_path
     study = new_study()
     see_test(study, tmp_path, candidate(tmp_path))
     cut_off(study, tmp_path)
-    other = held_out.HeldOutTest("the test split", "another", lambda report, look: pytest.fail("evaluated"))
+    other = winner_test.HeldOutTest("the test split", "another", lambda report, look: pytest.fail("evaluated"))
     monkeypatch.setattr(winner_test, "held_out_test", lambda folder: other)
     seen = see_test(study, tmp_path, candidate(tmp_path))
     assert "another one now" in seen.sentences[-1]

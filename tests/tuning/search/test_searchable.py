@@ -6,7 +6,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import hints_of
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
-from ml_pipeline.tuning.search.searchable import REFUSED, SEARCHABLE, searchable
+from ml_pipeline.tuning.search.space import REFUSED, SEARCHABLE, searchable
 
 
 @pytest.mark.parametrize("name", hints_of(TrainConfig))

@@ -11,8 +11,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import hints_of
 from ml_pipeline.runs.train_config import TrainConfig, train_config
 from ml_pipeline.trading.features.indicators import make_features
-from ml_pipeline.tuning.search.searchable import SEARCHABLE
-from ml_pipeline.tuning.search.space import SPACES, read_space
+from ml_pipeline.tuning.search.space import SEARCHABLE, SPACES, read_space
 from tests.examples import COSTLY
 
 FINITE = {

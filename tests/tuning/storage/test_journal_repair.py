@@ -12,9 +12,8 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.tuning.storage import journal_repair
-from ml_pipeline.tuning.storage.journal_file import JournalFile
-from ml_pipeline.tuning.storage.journal_repair import record_in
+from ml_pipeline.tuning.storage import journal as journal_module
+from ml_pipeline.tuning.storage.journal import JournalFile, record_in
 from ml_pipeline.tuning.storage.open_storage import open_storage
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -155,7 +154,7 @@ def test_a_whole_journal_is_read_as_optuna_reads_it(journal: bytes, tmp_path: Pa
 def test_a_journal_that_ends_in_gigabytes_without_a_line_is_refused_and_left_as_it_is(
     journal: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_repair, "_LONGEST_LINE", 1 << 17)
+    monkeypatch.setattr(journal_module, "_LONGEST_LINE", 1 << 17)
     path = tmp_path / "journal.log"
     path.write_bytes(journal)
     with path.open("r+b") as file:

@@ -10,7 +10,7 @@ import optuna
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.tuning.storage.journal_file import JournalFile
+from ml_pipeline.tuning.storage.journal import JournalFile
 from ml_pipeline.tuning.storage.open_storage import open_storage, shown_storage
 
 
@@ -69,7 +69,7 @@ def test_a_journal_that_cannot_be_written_or_locked_is_one_sentence(
     def refuse(*args: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("ml_pipeline.tuning.storage.journal_file._lock", refuse)
+    monkeypatch.setattr("ml_pipeline.tuning.storage.journal._lock", refuse)
     with pytest.raises(UserError, match=sentence):
         open_storage(None, tmp_path, pytest.fail)
 
@@ -83,7 +83,7 @@ def test_a_full_disk_leaves_no_part_of_a_line(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr("ml_pipeline.tuning.storage.journal_file._write_all", write_a_part)
+        full.setattr("ml_pipeline.tuning.storage.journal._write_all", write_a_part)
         with pytest.raises(UserError, match="No space left on device; make room and go on"):
             study.ask()
     assert (tmp_path / "journal.log").read_bytes() == before

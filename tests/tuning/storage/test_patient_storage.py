@@ -9,8 +9,8 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
 
-from ml_pipeline.tuning.storage import patient_storage
-from ml_pipeline.tuning.storage.patient_storage import PatientStorage, StorageAway
+from ml_pipeline.tuning.storage import postgres
+from ml_pipeline.tuning.storage.postgres import PatientStorage, StorageAway
 
 
 class Away(Exception):
@@ -42,7 +42,7 @@ class Failing(InMemoryStorage):
 
 @pytest.fixture
 def inner(monkeypatch: pytest.MonkeyPatch) -> Failing:
-    monkeypatch.setattr(patient_storage, "_SHORTEST_WAIT_S", 0.001)
+    monkeypatch.setattr(postgres, "_SHORTEST_WAIT_S", 0.001)
     return Failing()
 
 

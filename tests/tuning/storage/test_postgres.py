@@ -9,7 +9,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.tuning.storage.open_storage import open_storage
-from ml_pipeline.tuning.storage.patient_storage import StorageAway
+from ml_pipeline.tuning.storage.postgres import StorageAway
 from tests.tuning.postgres_server import PostgresServer, find_programs, postgres_server
 
 needs_postgres = pytest.mark.skipif(find_programs() is None, reason="PostgreSQL is not installed")

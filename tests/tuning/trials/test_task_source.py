@@ -4,7 +4,7 @@ import pytest
 
 from ml_pipeline.runs.train_config import train_config
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.tuning.trials.task_source import TaskSource
+from ml_pipeline.tuning.trials.trial_task import TaskSource
 from ml_pipeline.tuning.trials.validation_returns import read_validation_returns
 from tests.tuning.trial_runs import TRADING, WatchedTrial, train, trial_runs
 

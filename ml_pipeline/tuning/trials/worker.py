@@ -1,0 +1,278 @@
+"""One worker of a study: trial after trial in one process, until the study has its trials or a stop is requested.
+
+Several workers, of one machine or many, work on one study; they know of each other by its storage alone.
+"""
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState
+
+from ml_pipeline.config.errors import UserError, excerpt
+from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.tuning.search.samplers import SeededByTrial
+from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, FOLDERS_ATTRIBUTE, feature_warnings, named_folders
+from ml_pipeline.tuning.trials.lost_trials import Heartbeat, fail_as_lost, fail_lost_trials, queue_again, record_process
+from ml_pipeline.tuning.trials.trial_run import TrialOutcome
+
+STOPPED = "stopped"
+"""Reason of a trial that a stop request ended, and that is queued again."""
+_LOOK_S = 0.5
+_LONGEST_REASON = 2000
+
+
+class Runs(Protocol):
+    """What trains trials: `TrialRuns`."""
+
+    def folders(self, number: int, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The run folders of a new trial. Raises UserError where its settings are impossible."""
+
+    def train(
+        self,
+        trial: Any,
+        settings: Mapping[str, Any],
+        *,
+        folders: Sequence[str] | None = None,
+        stop: StopRequest,
+        say: Callable[[str], None],
+    ) -> TrialOutcome:
+        """Train until the end, the pruner or the stop request ends it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialEnd:
+    """How a trial ended, for whoever tells it. state: as of a `TrialOutcome`."""
+
+    number: int
+    state: str
+    value: float | None
+    reason: str | None
+    global_step: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerEvents:
+    """Whom a worker tells what it does: which trial begins, how it ended, and sentences."""
+
+    began: Callable[[int], None]
+    ended: Callable[[TrialEnd], None]
+    say: Callable[[str], None]
+
+
+class Worker:
+    """Asks for trials, trains them, and tells the study how they ended."""
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        folder: Path,
+        *,
+        n_trials: int,
+        suggest: Callable[[optuna.Trial], Mapping[str, Any]],
+        runs: Runs,
+        stop: StopRequest,
+        events: WorkerEvents,
+        is_shared: bool = False,
+    ) -> None:
+        """folder: the study's. n_trials: of the study in all. suggest: the settings that a trial draws. is_shared:
+        whether machines that do not see the folder may work on the study."""
+        self._study, self._folder, self._n_trials = study, folder, n_trials
+        self._suggest, self._runs = suggest, runs
+        self._stop, self._events = stop, events
+        self._is_shared = is_shared
+
+    def work(self) -> None:
+        """Until the study has its trials, or its sampler has nothing more to draw, or a stop is requested.
+
+        Raises DiskFull where nothing can be written, and UserError where the storage cannot be used.
+        """
+        while not self._stop.requested:
+            fail_lost_trials(self._study, self._folder, self._events.say)
+            counts = count_trials(self._study)
+            drawn_all = self._drawn_all()
+            if counts.finished >= self._n_trials or (drawn_all and not counts.running):
+                return
+            if counts.taken >= self._n_trials or drawn_all:
+                _wait(self._stop, _LOOK_S)  # one of those that run may still fail, and need another in its place
+                continue
+            trial = self._study.ask()
+            if may_run(self._study, trial.number, self._n_trials):
+                self.run(trial)
+            else:
+                trial.set_user_attr("void", True)
+                self._study.tell(trial, state=TrialState.FAIL)
+
+    def _drawn_all(self) -> bool:
+        """Whether the sampler has nothing more to draw, and no trial waits to be repeated."""
+        sampler = self._study.sampler
+        if not isinstance(sampler, SeededByTrial) or not sampler.is_exhausted(self._study):
+            return False
+        return not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+
+    def run(self, trial: optuna.Trial) -> TrialEnd | None:
+        """Train a trial that is this worker's, and record how it ended; None where others took it for lost."""
+        began = time.monotonic()
+        self._events.began(trial.number)
+        try:
+            outcome = self._trained(trial)
+            if outcome is not None:
+                return self._record(trial, outcome, seconds=round(time.monotonic() - began, 3))
+        except UpdateFinishedTrialError:
+            pass
+        self._events.say(f"Trial {trial.number} was taken for lost meanwhile, and is left to other processes.")
+        return None
+
+    def _trained(self, trial: optuna.Trial) -> TrialOutcome | None:
+        # At once, and not only by the heartbeat: a process that is killed before it begins a run is found gone, too.
+        record_process(trial, trial.number)
+        trial.set_user_attr("host", socket.gethostname())
+        trial.set_user_attr("pid", os.getpid())
+        try:
+            settings = dict(self._suggest(trial))
+        except optuna.TrialPruned as error:
+            reason = str(error) or "The search space pruned its settings."
+            return TrialOutcome(state="impossible", reason=excerpt(reason, _LONGEST_REASON))
+        except Exception as error:  # of the user's function, or of the sampler
+            sentence = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            return TrialOutcome(state="failed", reason=excerpt(sentence, _LONGEST_REASON))
+        trial.set_user_attr("settings", settings)
+        try:
+            earlier = [folder.name for folder in named_folders(self._folder, trial.user_attrs)] or None
+        except UserError as error:
+            return TrialOutcome(state="failed", reason=str(error))
+        try:
+            names = earlier or self._runs.folders(trial.number, settings)
+        except UserError as error:
+            return TrialOutcome(state="impossible", reason=str(error))
+        trial.set_user_attr(FOLDERS_ATTRIBUTE, list(names))
+        stop = StopRequest()
+        beat = Heartbeat(
+            self._folder / names[0],
+            trial.number,
+            stored=trial if self._is_shared else None,
+            on_lost=lambda: stop.request("The trial was given to another process."),
+        )
+        with self._stop.told_to(lambda: stop.request(str(self._stop.reason))), beat:
+            outcome = self._runs.train(trial, settings, folders=earlier, stop=stop, say=self._events.say)
+        return None if beat.lost else outcome
+
+    def _own_warnings(self, warnings: Sequence[str]) -> list[str] | None:
+        """Those of a trial's features that the study does not know of; None: there are none."""
+        known = feature_warnings(self._study) if warnings else ()
+        return [each for each in warnings if each not in known] or None
+
+    def _record(self, trial: optuna.Trial, outcome: TrialOutcome, *, seconds: float) -> TrialEnd:
+        """Tell the study; attributes first, since those of a trial that has ended cannot be set."""
+        is_full = outcome.state == "failed" and is_about_a_full_disk(outcome.reason)
+        state = "stopped" if is_full else outcome.state
+        reason = STOPPED if outcome.state == "stopped" else outcome.reason
+        attributes: dict[str, Any] = {
+            "seconds": seconds,
+            "global_step": outcome.global_step,
+            "evaluations": outcome.n_evaluations,
+            "reason": reason,
+            "impossible": True if state == "impossible" else None,
+            "validation_sharpe": outcome.validation_sharpe,
+            FEATURE_WARNINGS: self._own_warnings(outcome.feature_warnings),
+        }
+        for name, value in attributes.items():
+            if value is not None:
+                trial.set_user_attr(name, value)
+        if state == "complete":
+            self._study.tell(trial, outcome.value)
+        elif state == "lost":
+            fail_as_lost(self._study, trial.number, self._folder, str(reason), self._events.say)
+        else:
+            pruned = state in {"pruned", "impossible"}
+            self._study.tell(trial, state=TrialState.PRUNED if pruned else TrialState.FAIL)
+        if state == "stopped":
+            queue_again(self._study, trial.number, self._folder)
+        end = TrialEnd(
+            number=trial.number,
+            state=state,
+            value=outcome.value,
+            reason=reason,
+            global_step=outcome.global_step,
+            seconds=seconds,
+        )
+        self._events.ended(end)
+        if is_full:
+            raise DiskFull(
+                f"Trial {trial.number} could not be saved: {outcome.reason} Make room and start the same command again "
+                "to go on."
+            )
+        return end
+
+
+def _wait(stop: StopRequest, seconds: float) -> None:
+    """Until then, or the stop request, which takes no lock and so cannot wake a waiting thread."""
+    end = time.monotonic() + seconds
+    while not stop.requested and (left := end - time.monotonic()) > 0:
+        time.sleep(min(0.05, left))
+
+
+FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
+_TAKES_A_PLACE = (TrialState.WAITING, TrialState.RUNNING, *FINISHED)
+
+
+class TrialCounts(NamedTuple):
+    """finished: complete or pruned, without those that were impossible or continue another one."""
+
+    finished: int
+    running: int
+
+    @property
+    def taken(self) -> int:
+        return self.finished + self.running
+
+
+def count_trials(study: optuna.Study) -> TrialCounts:
+    """How many trials of the study have finished, and how many run, by any process."""
+    trials = study.get_trials(deepcopy=False)
+    return TrialCounts(
+        finished=sum(trial.state in FINISHED and _counts(trial) for trial in trials),
+        running=sum(trial.state == TrialState.RUNNING and _counts(trial) for trial in trials),
+    )
+
+
+def may_run(study: optuna.Study, number: int, n_trials: int) -> bool:
+    """Whether the trial of this number is one of the n_trials."""
+    return is_among(study.get_trials(deepcopy=False), number, n_trials)
+
+
+def is_among(trials: Sequence[FrozenTrial], number: int, n_trials: int) -> bool:
+    """Whether fewer than n_trials before this one take a place."""
+    return sum(each.number < number and each.state in _TAKES_A_PLACE and _counts(each) for each in trials) < n_trials
+
+
+def _counts(trial: FrozenTrial) -> bool:
+    """Whether it is a try of its own: one that trained an earlier trial further is none."""
+    told = trial.user_attrs
+    return not (told.get("void") or told.get("impossible")) and told.get("continues") is None
+
+
+_FULL = (
+    *(os.strerror(code).lower() for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)),
+    "the disk is full",  # of a checkpoint, for which torch tells no code
+)
+
+
+class DiskFull(UserError):
+    """Nothing more can be saved."""
+
+
+def is_about_a_full_disk(sentence: str | None) -> bool:
+    """
+    >>> is_about_a_full_disk("Cannot write the checkpoint: No space left on device.")
+    True
+    """
+    return any(words in (sentence or "").lower() for words in _FULL)
