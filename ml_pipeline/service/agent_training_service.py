@@ -35,9 +35,9 @@ from ml_pipeline.service.queue.submission import (
     submitted_config,
 )
 from ml_pipeline.service.run.start import RunProcesses, run_processes
-from ml_pipeline.service.scheduling.keeper import Keeper
 from ml_pipeline.service.scheduling.loop import LOG_FILE, EventLog, Loop
 from ml_pipeline.service.scheduling.resources import Resources, ServiceLimits
+from ml_pipeline.service.scheduling.run_supervisor import RunSupervisor
 from ml_pipeline.service.scheduling.scaling import Scaling
 
 _CLOSE_S = 1.0  # to note the ends of runs, besides the grace that they have
@@ -76,9 +76,9 @@ class AgentTrainingService:
             self._processes = (processes or _usual_processes)(log.path)
             undo.callback(self._processes.close)
             grace_s = self.limits.stop_grace_s
-            self._keeper = Keeper(self.root, store, self._processes, resources, log=log, grace_s=grace_s)
+            self._supervisor = RunSupervisor(self.root, store, self._processes, resources, log=log, grace_s=grace_s)
             self._scaling = Scaling(self.root, store, cores=resources.cores)
-            self._keeper.take_over()
+            self._supervisor.take_over()
             self._loop = Loop(self._step, log)
             self._undo = undo.pop_all()
 
@@ -126,7 +126,7 @@ class AgentTrainingService:
                 raise UserError(f"{self.root / id} is there already; give the run another id.")
             added = store.add(run)
             try:
-                self._keeper.make_folder(added)
+                self._supervisor.make_folder(added)
             except UserError:
                 with contextlib.suppress(StoreUnavailable):  # else it waits, and its folder is made when it starts
                     store.remove(id)
@@ -181,7 +181,7 @@ class AgentTrainingService:
         Does nothing to one that has ended. Raises UserError where there is no such run.
         """
         with self._changing():
-            self._keeper.stop(self.get(run))
+            self._supervisor.stop(self.get(run))
 
     def resume(self, run: str, *, total_timesteps: int | None = None, **changes: Any) -> bool:
         """Queue a run again that has ended, to go on from its checkpoint; one without a checkpoint begins anew.
@@ -212,7 +212,7 @@ class AgentTrainingService:
                 to_the_end=True,
             )
             with contextlib.suppress(UserError):  # it is made before the start at the latest
-                self._keeper.make_folder(queued)
+                self._supervisor.make_folder(queued)
             return (self.root / run / LATEST_CHECKPOINT).exists()
 
     def scale(self, run: str, *, n_workers: int | str | None = None, n_envs: int | None = None) -> None:
@@ -236,7 +236,7 @@ class AgentTrainingService:
 
     def start_no_more(self) -> None:
         """Start no run from now on, and go on with all else; for whoever is about to close the service."""
-        self._keeper.to_close = True
+        self._supervisor.to_close = True
 
     def close(self, *, stop_runs: bool = False) -> None:
         """End the service; runs go on, and the next service on this root finds them. May be called twice.
@@ -273,10 +273,10 @@ class AgentTrainingService:
     def _step(self) -> Sequence[Any]:
         with self._changed:
             self._scaling.note_done()
-            if self._keeper.tick():
+            if self._supervisor.tick():
                 self._scaling.share()
                 self._changed.notify_all()
-            return self._keeper.handles()
+            return self._supervisor.handles()
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Store]:

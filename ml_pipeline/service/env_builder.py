@@ -3,6 +3,10 @@
 `build_vec_env` deals environments round the symbols: environment i trades symbol i mod k alone, with an account of its
 own. What cannot be had (workers that cannot start, too little memory) is replaced by stepping in this process, which
 changes no result, with one sentence why.
+
+If no number is given, `choose_n_envs` chooses one by what a step costs, the symbols, the cores and the memory. More
+environments share one evaluation of the policy, and more cores; past some number nothing is gained, and rollouts only
+grow. A number chosen here depends on the machine, and results depend on the number: give it to repeat a run.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What a `TrainerAgent` trains with: a run in given or own environments, its result, and how fast it was."""
+"""What a `TrainerAgent` trains with: a run in given or own environments, its result, its log, and how fast it was."""
 
 import logging
 import math

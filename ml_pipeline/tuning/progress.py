@@ -1,7 +1,8 @@
 """study.json: how far a study is, computed from its trials and written whole, for whoever looks without Optuna.
 
-`StudyProgress` counts; `write_progress` writes. Trials that ended are looked at once: at 500 of them a write takes
-about a millisecond. Times of Optuna are local and without a zone, as `datetime.now()`.
+`StudyProgress` counts; `write_progress` writes; `active_seconds` leaves out the pauses between a study's stretches.
+Trials that ended are looked at once: at 500 of them a write takes about a millisecond. Times of Optuna are local and
+without a zone, as `datetime.now()`.
 """
 
 import json

@@ -1,9 +1,10 @@
 """Whether the best trial of a study is more than the luckiest one: its statistics, and what they say in words.
 
-The formulas are in `selection`; here is decided what is counted. Every finished trial was tried, pruned ones and those
-that never traded included, so all count as trials. Each trial in turn is the best of the checkpoints that were scored
-in it, which the trials' Sharpe ratios do not show. So the deflated Sharpe ratio is computed twice, once against the
-luckiest of all trials and once against the luckiest of all checkpoints, and the lower one is the verdict's.
+The formulas are in `selection`; here is decided what is counted, and `finished_trials` reads it from the study. Every
+finished trial was tried, pruned ones and those that never traded included, so all count as trials. Each trial in turn
+is the best of the checkpoints that were scored in it, which the trials' Sharpe ratios do not show. So the deflated
+Sharpe ratio is computed twice, once against the luckiest of all trials and once against the luckiest of all
+checkpoints, and the lower one is the verdict's.
 """
 
 import math

@@ -25,8 +25,8 @@ from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service.agent_training_service import AgentTrainingService
 from ml_pipeline.service.queue.store import QueuedRun, ServiceRuns, Store, StoreUnavailable
 from ml_pipeline.service.queue.submission import flat_settings, submitted_config
-from ml_pipeline.service.run.run_process import Watched
-from ml_pipeline.service.scheduling import keeper
+from ml_pipeline.service.run.run_process import RunProcess
+from ml_pipeline.service.scheduling import run_supervisor
 from tests.models.rl.core.workers.probes import wait_until
 from tests.service.brief_run import DEAF, DIES_AT_FIRST, LONG, REFUSED
 
@@ -507,7 +507,7 @@ def test_a_run_that_saves_is_not_asked_to_stop_again(serve, monkeypatch):
     first.stop(run)
     first.close()
     asked = []
-    monkeypatch.setattr(Watched, "ask_to_stop", lambda watched: asked.append(watched.process))
+    monkeypatch.setattr(RunProcess, "ask_to_stop", lambda watched: asked.append(watched.process))
     second = serve(stop_grace_s=0.1)
     assert [each.status for each in second.wait(timeout_s=60)] == ["stopped"]
     assert asked == []
@@ -663,11 +663,11 @@ def test_finished_runs_are_not_looked_at_again(serve, monkeypatch):
     service = serve()
     with service._changed:
         for i in range(200):
-            service._store.add(keeper.QueuedRun(id=f"old{i}", settings={}, changes={}, folder_of_work="/"))
+            service._store.add(run_supervisor.QueuedRun(id=f"old{i}", settings={}, changes={}, folder_of_work="/"))
             service._store.change(f"old{i}", status="finished")
     looked = []
-    usual = keeper._state
-    monkeypatch.setattr(keeper, "_state", lambda folder: looked.append(folder.name) or usual(folder))
+    usual = run_supervisor._state
+    monkeypatch.setattr(run_supervisor, "_state", lambda folder: looked.append(folder.name) or usual(folder))
     run = service.submit(brief())
     service.wait([run], timeout_s=60)
     assert {*looked} == {run}

@@ -31,12 +31,12 @@ from ml_pipeline.tuning.promotion.comparison import PairedDifference, SavedPolic
 from ml_pipeline.tuning.promotion.model_store import DeployedMeanwhile, ModelStore, Version
 from ml_pipeline.tuning.promotion.promotion_rule import (
     Incumbent,
-    Merits,
     NotPromoted,
+    PromotionCase,
     PromotionRule,
     Wording,
+    check_promotion,
     checkpoint_digest,
-    require_merits,
 )
 from ml_pipeline.tuning.promotion.version_files import write_version
 from ml_pipeline.tuning.study_files import RETURNS_FILE
@@ -138,7 +138,7 @@ def _measure(task: TradingTask, run: Path) -> None:
     returns.write(run / RETURNS_FILE)
 
 
-def _promote(order: RetrainOrder, folder: Path, task: TradingTask) -> tuple[Version, Merits | None]:
+def _promote(order: RetrainOrder, folder: Path, task: TradingTask) -> tuple[Version, PromotionCase | None]:
     """Deploy the run's best policy. Raises NotPromoted, with the figures, where it does not deserve it."""
     run, store = folder / RUN, ModelStore(Path(order.models), order.name)
     digest = checkpoint_digest(run)
@@ -160,7 +160,7 @@ def _promote(order: RetrainOrder, folder: Path, task: TradingTask) -> tuple[Vers
             deployed.require_whole()
             incumbent = Incumbent(deployed.name, deployed.folder)
         wording = Wording("The retrained model", "--retrain-min-dsr", "--retrain-margin")
-        merits = require_merits([trial], trial, rule, incumbent=incumbent, compare=compare, wording=wording)
+        merits = check_promotion([trial], trial, rule, incumbent=incumbent, compare=compare, wording=wording)
         before = warned_of(incumbent.folder)
         warned = before._replace(warnings=tuple(dict.fromkeys([*before.warnings, *warnings_of_task(task)])))
         record = {**_origin(order, folder, task, incumbent, trial), **merits.as_json(), **warned.as_json()}

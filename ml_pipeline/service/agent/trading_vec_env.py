@@ -1,4 +1,9 @@
-"""The vector environments that `build_vec_env` returns: they know their task and settings, and may write a monitor."""
+"""The vector environments that `build_vec_env` returns: they know their task and settings, and may write a monitor.
+
+The monitor has Stable-Baselines3's format, which its `load_results` and plots read: r is an episode's return, l its
+length, t the seconds since t_start; `trading.episode_figures` describes the others. A ratio that is not defined is an
+empty cell, which pandas reads as NaN.
+"""
 
 import math
 import time

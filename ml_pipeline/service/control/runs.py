@@ -16,7 +16,7 @@ from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service.control.channel import ask_service, service_of
 from ml_pipeline.service.queue.store import QUEUE_FILE, SERVICE_FOLDER, Store
-from ml_pipeline.service.scheduling.keeper import STOPPED_EARLY
+from ml_pipeline.service.scheduling.run_supervisor import STOPPED_EARLY
 
 _MOST_NAMED = 5
 

@@ -1,4 +1,4 @@
-"""What is handed to the service: settings, checked before they are queued, and the id of a run."""
+"""What is handed to the service: settings, checked before they are queued, and whether an ended run can go on."""
 
 import re
 import secrets

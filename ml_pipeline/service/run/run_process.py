@@ -13,7 +13,7 @@ from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive
 
 
 @dataclass
-class Watched:
+class RunProcess:
     """output_bytes: of output.log before this process. exit_code: None while it goes on, or is not known."""
 
     process: ProcessIdentity

@@ -1,4 +1,4 @@
-"""A thread that calls a function again and again: when woken, when something becomes readable, or after a pause."""
+"""A service's thread, which calls a function again and again, and its log, each line with its time in UTC."""
 
 import threading
 import traceback

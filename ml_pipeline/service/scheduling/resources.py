@@ -1,4 +1,4 @@
-"""What there is for the runs of a service: cores, memory, environments, and the limit that they share."""
+"""What the runs of a service may use: its limits, what the machine has of them, and the limit that they share."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""A study's winner beside the model that is deployed, on the study's validation data."""
+"""A study's winner beside the model that is deployed, on the study's validation data.
+
+Differences are paired, bar by bar or episode by episode, with their standard error: what happened to both, such as a
+market that rose, drops out of them.
+"""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whether the best trial of a study deserves to be deployed, and its deployment."""
+"""Whether the best trial of a study deserves to be deployed, and its deployment: once, or while the study goes on."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +21,13 @@ from ml_pipeline.tuning.promotion.comparison import PairedDifference, SavedPolic
 from ml_pipeline.tuning.promotion.model_store import DeployedMeanwhile, ModelStore, Version
 from ml_pipeline.tuning.promotion.promotion_rule import (
     Incumbent,
-    Merits,
     NotPromoted,
+    PromotionCase,
     PromotionRule,
     Wording,
+    check_promotion,
     checkpoint_digest,
     incumbent_of,
-    require_merits,
 )
 from ml_pipeline.tuning.promotion.version_files import beside_holding, write_version
 from ml_pipeline.tuning.report.test_opening import looks_at_test, read_openings
@@ -113,7 +113,7 @@ class Promotion:
                 sentence = f"Trial {winner.number} is deployed already: it is {deployed.name} of {self._store.name}."
                 return Promoted(deployed, (sentence,), was_there=True)
             warnings = self._require_sound_features(winner, digest)
-            merits = self._require_merits(trials, winner, digest, number, deployed)
+            merits = self._check_promotion(trials, winner, digest, number, deployed)
             record = {**self._origin(winner), **merits.as_json(), **warnings.as_json()}
             try:
                 version = self._deploy(winner, record, instead_of=number)
@@ -176,14 +176,14 @@ class Promotion:
             )
         return Warned(found, self._rules.despite if found else None)
 
-    def _require_merits(
+    def _check_promotion(
         self,
         trials: Sequence[JudgedTrial],
         winner: JudgedTrial,
         digest: str,
         number: int | None,
         deployed: Version | None,
-    ) -> Merits:
+    ) -> PromotionCase:
         """Why the winner deserves to be deployed. Raises NotPromoted where it does not."""
 
         def compare(incumbent: Incumbent) -> PairedDifference:
@@ -195,7 +195,7 @@ class Promotion:
                 self._compared[key] = compare_on_validation(ours, theirs)
             return self._compared[key]
 
-        return require_merits(
+        return check_promotion(
             trials,
             winner,
             self._rules,

@@ -60,7 +60,7 @@ class Incumbent:
 
 
 @dataclass(frozen=True)
-class Merits:
+class PromotionCase:
     """Why a new model deserves to be deployed, in figures, None where they are not known, and in two sentences."""
 
     rule: PromotionRule
@@ -83,7 +83,7 @@ class Merits:
         }
 
 
-def require_merits(
+def check_promotion(
     trials: Sequence[JudgedTrial],
     winner: JudgedTrial,
     rule: PromotionRule,
@@ -91,7 +91,7 @@ def require_merits(
     incumbent: Incumbent | str,
     compare: Callable[[Incumbent], PairedDifference],
     wording: Wording,
-) -> Merits:
+) -> PromotionCase:
     """The merits of the winner among trials. Raises NotPromoted, with the figures, where they do not suffice.
 
     incumbent: what is deployed; where that is nothing to compare with, a sentence that says so. compare: the winner
@@ -102,11 +102,11 @@ def require_merits(
         raise NotPromoted(f"{wording.challenger} is not promoted: it never traded on the validation data.")
     judgement, about_luck = _require_skill(trials, winner, rule, wording)
     if isinstance(incumbent, str):
-        return Merits(rule, judgement, None, None, (about_luck, incumbent))
+        return PromotionCase(rule, judgement, None, None, (about_luck, incumbent))
     difference = compare(incumbent)
     about_deployed = _require_better(difference, incumbent, rule, wording)
     seen = _seen(incumbent, winner.folder)
-    return Merits(rule, judgement, incumbent, difference, (about_luck, f"{about_deployed}{seen}"))
+    return PromotionCase(rule, judgement, incumbent, difference, (about_luck, f"{about_deployed}{seen}"))
 
 
 def incumbent_of(number: int | None, deployed: Version | None) -> Incumbent | str:

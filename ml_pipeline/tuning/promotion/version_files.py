@@ -1,5 +1,10 @@
-"""What a version of a deployed model is made of: the checkpoint, its settings, its data, a file that runs anywhere,
-and its evaluation on validation data."""
+"""What a version of a deployed model is made of, and the history of the model's versions.
+
+A version has the checkpoint, its settings, its data, a file that runs anywhere, and its evaluation on validation data.
+A line of history.jsonl is a JSON object: "action" is promote, rollback, or found (`current` was switched by hand, or by
+a process that was killed before it could write); "when" in UTC, "from" and "to" are versions, and a promotion names
+study and trial.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The tables of a study's page: all trials, and what went wrong how often."""
+"""The tables of a study's page, all trials and what went wrong how often, and the data of its charts."""
 
 import math
 from collections import defaultdict

@@ -24,6 +24,7 @@ from ml_pipeline.monitoring.line_file import read_lines
 from ml_pipeline.runtime.file_lock import alone
 from ml_pipeline.runtime.process_identity import identity_from, is_alive, this_process
 from ml_pipeline.trading.evaluation.looks import Look, read_looks
+from ml_pipeline.tuning.storage.optuna_internals import engine_of, journal_of
 from ml_pipeline.tuning.study_files import IDENTITY_ATTRIBUTE
 
 ATTRIBUTE = "test_opened"
@@ -188,23 +189,16 @@ def _last_byte(file: Any) -> bytes:
 @contextlib.contextmanager
 def _one_at_a_time(study: optuna.Study, study_folder: Path) -> Iterator[None]:
     """Within the block no other process changes the record of this study, on any machine that shares its storage."""
-    journal = _journal_of(study._storage)
+    journal = journal_of(study)
     beside = study_folder / _LOCK_FILE if journal is None else journal.with_name(journal.name + _LOCK_SUFFIX)
     with alone(beside), _alone_in_database(study):
         yield
 
 
-def _journal_of(storage: Any) -> Path | None:
-    """The file of a journal, which several machines may share; None of another storage."""
-    backend = getattr(storage, "_backend", None)
-    path = getattr(backend, "_path", None) or getattr(backend, "_file_path", None)
-    return None if path is None else Path(path).absolute()
-
-
 @contextlib.contextmanager
 def _alone_in_database(study: optuna.Study) -> Iterator[None]:
     """A lock that PostgreSQL holds until the block, or its connection, ends; other storages are files."""
-    engine = _engine_of(study._storage)
+    engine = engine_of(study)
     if engine is None or engine.dialect.name != "postgresql":
         yield
         return
@@ -214,10 +208,3 @@ def _alone_in_database(study: optuna.Study) -> Iterator[None]:
     with engine.connect() as connection, connection.begin():
         connection.execute(sqlalchemy.text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
         yield
-
-
-def _engine_of(storage: Any) -> Any:
-    """The database below a storage that waits for it or caches what it reads; None of one that is a file."""
-    while storage is not None and not hasattr(storage, "engine"):
-        storage = getattr(storage, "_inner", None) or getattr(storage, "_backend", None)
-    return getattr(storage, "engine", None)

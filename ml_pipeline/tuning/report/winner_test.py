@@ -1,4 +1,7 @@
-"""Opens the test split for the winner of a study, once, and tells who saw it, when, and how often."""
+"""Opens the test split for the winner of a study, once, and tells who saw it, when, and how often.
+
+The test of a study on a Gymnasium environment is fresh episodes, whose seeds no trial saw.
+"""
 
 import hashlib
 import json

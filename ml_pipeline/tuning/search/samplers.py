@@ -1,4 +1,10 @@
-"""Samplers by name: what chooses the settings of the next trial."""
+"""Samplers by name: what chooses the settings of the next trial, seeded anew for each trial.
+
+Optuna seeds a sampler once, and each draw moves its generator on: two workers with one seed would draw the same, and a
+study that goes on in a new process would begin its sequence again. So `SeededByTrial` lets the k-th trial of a study
+draw by a seed made of the study's and k, where trials that repeat an earlier one do not count, as they draw nothing:
+what is drawn depends on the study and not on the process.
+"""
 
 import contextlib
 import math
@@ -16,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from ml_pipeline.config.errors import UserError, install_extra, nearest
 from ml_pipeline.config.wording import counted
 from ml_pipeline.tuning.search.space import Space
+from ml_pipeline.tuning.storage.optuna_internals import stored_trials
 
 SamplerName = Literal["tpe", "gp", "cmaes", "random", "grid"]
 _VOID = "void"  # user attribute of a trial that was never run, since another worker had the last place
@@ -89,7 +96,7 @@ class _EveryPoint(GridSampler):
 
     def _get_unvisited_grid_ids(self, study: Study) -> list[int]:
         """The points that no trial was run of yet: those of void trials too, which Optuna counts as done."""
-        trials = study._storage.get_all_trials(study._study_id, deepcopy=False)
+        trials = stored_trials(study)
         run, void = (
             {each.system_attrs["grid_id"] for each in trials if _is_of_grid(each, void=is_void)}
             for is_void in (False, True)
@@ -164,6 +171,6 @@ def seed_of(study_seed: int, index: int) -> int:
 
 def drawn_before(study: optuna.Study, number: int) -> int:
     """How many trials before this one drew their settings."""
-    # Not study.get_trials: Hyperband hands samplers a study of one bracket alone.
-    trials = study._storage.get_all_trials(study._study_id, deepcopy=False)
-    return sum(each.number < number and not any(name in each.user_attrs for name in _REPEATS) for each in trials)
+    return sum(
+        each.number < number and not any(name in each.user_attrs for name in _REPEATS) for each in stored_trials(study)
+    )

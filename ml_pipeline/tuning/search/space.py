@@ -1,4 +1,9 @@
-"""Search spaces: which settings a study searches and where, by name, from a YAML file, or by a user's function."""
+"""Search spaces: which settings a study searches and where, by name, from a YAML file, or by a user's function.
+
+A trial may choose settings of the trainer, what the policy observes, and how it trades. The others would let a trial
+score higher without a better policy, or belong to the study: each is refused with the reason. A test holds that every
+setting is either searchable or refused.
+"""
 
 import hashlib
 import inspect

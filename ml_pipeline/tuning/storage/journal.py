@@ -2,7 +2,11 @@
 
 Optuna's own lock is a file beside the journal: left behind by `kill -9`, it stops every writer for 30 seconds, and two
 that wait for its end may then both remove it and write at once. Here the journal itself is locked, by the system, which
-ends the lock with the process. The lines are Optuna's, so that its tools read the file.
+ends the lock with the process. The lines are Optuna's, so that its tools read the file: one JSON object per line, only
+ever appended to.
+
+What a power cut or a killed writer leaves at its end is found, kept beside as a copy, and cut off. The caller holds the
+lock meanwhile, so that a line that another process is writing is never taken for a torn one.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """Where a study is stored: a journal file in its folder or anywhere else, or a PostgreSQL.
 
-Several processes, of one machine or many, that open the same storage work on one study.
+Several processes, of one machine or many, that open the same storage work on one study. `open_study` finds one that is
+there already, by the name that a user gives.
 """
 
 import re

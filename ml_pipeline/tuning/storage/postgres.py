@@ -1,4 +1,7 @@
-"""A PostgreSQL as the storage of studies, through SQLAlchemy and psycopg 3: opening it, and what its errors mean."""
+"""A PostgreSQL as the storage of studies, through SQLAlchemy and psycopg 3: opening it, and what its errors mean.
+
+While the database is away, a `RetryingStorage` waits and then goes on: no trial is lost by a server that is restarted.
+"""
 
 import random
 import re
@@ -60,11 +63,11 @@ def open_postgres(
     """
     url = _url(named)
     storage = _opened(url, shown, wait=wait, stopped=stopped)
-    patient = PatientStorage(
+    retrying = RetryingStorage(
         get_storage(storage), trouble=lambda error: _trouble(error, shown), shown=shown, say=say, stopped=stopped
     )
-    weakref.finalize(patient, storage.engine.dispose)
-    return patient
+    weakref.finalize(retrying, storage.engine.dispose)
+    return retrying
 
 
 def _url(named: str) -> URL:
@@ -177,14 +180,14 @@ class StorageAway(UserError):
 def _waiting(name: str) -> Callable[..., Any]:
     """The method of this name, tried again as long as the database is away."""
 
-    def method(self: "PatientStorage", *args: Any, **kwargs: Any) -> Any:
+    def method(self: "RetryingStorage", *args: Any, **kwargs: Any) -> Any:
         return self._call(getattr(self._inner, name), args, kwargs)
 
     method.__name__ = name
     return method
 
 
-class PatientStorage(BaseStorage):
+class RetryingStorage(BaseStorage):
     """Another storage, whose calls wait for its database. Both the waiting and its end are said once.
 
     inner: the storage. trouble: why the database is away, where an error says that it is so for the moment; raises

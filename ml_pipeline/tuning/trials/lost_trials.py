@@ -1,6 +1,9 @@
 """Trials whose process was killed: failed within a minute, and queued again to continue from their checkpoints.
 
-Any process of a study may look for them, and several may at once: the storage lets one of them fail a trial.
+Any process of a study may look for them, and several may at once: the storage lets one of them fail a trial. It looks
+at heartbeats: a small file in the trial's folder, and the same in the storage. A machine that shares the folder reads
+the file; another one reads the trial's attribute, if the storage is one that machines without a common folder may use.
+Optuna's own heartbeat is not for trials that are asked for and told, and a journal has none.
 """
 
 import contextlib
@@ -11,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -22,6 +25,7 @@ from ml_pipeline.runs.folder_claim import record_end_of_lost
 from ml_pipeline.runs.state import last_sign_of_life
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_from, is_alive, this_process
 from ml_pipeline.runtime.regular_file import only_regular, open_regular
+from ml_pipeline.tuning.storage.optuna_internals import StoredTrial, fail_trial, set_attribute
 from ml_pipeline.tuning.study_files import FOLDERS_ATTRIBUTE, HEARTBEAT_FILE, known_folders, trial_folder
 
 BEAT_ATTRIBUTE = "heartbeat"
@@ -63,20 +67,13 @@ def read_beat(folder: Path) -> Beat | None:
         return None
 
 
-class StoredTrial(Protocol):
-    """What of an `optuna.Trial` is needed to write to the storage from another thread."""
-
-    storage: Any
-    _trial_id: int
-
-
 def record_process(trial: StoredTrial, number: int) -> None:
     """Write down in the storage that this process works on a trial: to be called as soon as it has been asked for.
 
     If it is killed before its heartbeat begins, whoever looks for lost trials on this machine knows at once.
     """
     beat = Beat(number, this_process(), 0).as_json()
-    trial.storage.set_trial_user_attr(trial._trial_id, BEAT_ATTRIBUTE, beat)
+    set_attribute(trial, BEAT_ATTRIBUTE, beat)
 
 
 class Heartbeat:
@@ -169,7 +166,7 @@ class Heartbeat:
             return
         beat = Beat(self._number, self._process, self._beats).as_json()
         try:
-            self._stored.storage.set_trial_user_attr(self._stored._trial_id, BEAT_ATTRIBUTE, beat)
+            set_attribute(self._stored, BEAT_ATTRIBUTE, beat)
         except UpdateFinishedTrialError:
             self.lost = not self._ended.is_set()
         except Exception:  # a storage that is away or full: whoever trains is told
@@ -279,10 +276,8 @@ class LostTrials:
         again = len(history) <= self._max_retries
         times = "once" if len(history) == 1 else f"{len(history)} times"
         reason = why if again else f"{why} It was lost {times}, and is not tried again."
-        storage = self._study._storage  # `tell` would also ask the sampler, of which a grid then stops the study
         try:
-            storage.set_trial_user_attr(trial._trial_id, "reason", reason)
-            storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+            fail_trial(self._study, trial, reason)
         except (UpdateFinishedTrialError, optuna.exceptions.StorageInternalError):
             return False  # its own process, or another finder, was first
         for folder in folders_of(trial, self._folder):

@@ -1,4 +1,7 @@
-"""One call of `tune`: opens the study, and runs its trials in worker processes. It prints nothing."""
+"""One call of `tune`: opens the study, and runs its trials in worker processes. It prints nothing.
+
+How many run at once, and how they share cores and environments, is decided here as well.
+"""
 
 import math
 import signal

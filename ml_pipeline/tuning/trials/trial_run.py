@@ -1,6 +1,7 @@
 """A trial of a study as what it is: one run, or one for each seed or fold, below the study's folder.
 
 It knows of Optuna no more than `Trial` says, and reads and writes no storage: who asks for trials also tells of them.
+`TrialProgress` reports the evaluations of a trial's runs to the trial, and stops the run that is to be pruned.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The task of a trial's run: as the task that it wraps, but its report is of the validation split alone."""
+"""The task of a trial's run, whose report is of the validation split alone, and `TaskSource`, which makes one.
+
+The market is loaded once per process, and what its trials have in common is prepared once.
+"""
 
 import math
 from collections.abc import Callable, Sequence

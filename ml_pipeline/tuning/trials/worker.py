@@ -1,6 +1,10 @@
 """One worker of a study: trial after trial in one process, until the study has its trials or a stop is requested.
 
-Several workers, of one machine or many, work on one study; they know of each other by its storage alone.
+Several workers, of one machine or many, work on one study; they know of each other by its storage alone. The number of
+trials is exact without a lock: whoever asks for a trial first looks whether the study needs one, and afterwards whether
+others were quicker. Trials are numbered in one order that all processes see. Trial k may run only if fewer than
+n_trials of those with smaller numbers wait, run or have finished. So never more than n_trials run or finish, however
+the processes race: the last one to be allowed had seen all the others. One that may not run is void.
 """
 
 import errno

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ml_pipeline.runtime.process_identity import identity_of, is_alive
-from ml_pipeline.service.run.run_process import Watched
+from ml_pipeline.service.run.run_process import RunProcess
 from tests.models.rl.core.workers.probes import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by SIGKILL")
@@ -25,7 +25,7 @@ def test_what_does_not_stop_is_killed_also_where_it_leads_no_group(leads):
         [sys.executable, "-c", DEAF], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=leads
     ) as process:
         child = identity_of(int(process.stdout.readline()))
-        watched = Watched(identity_of(process.pid))
+        watched = RunProcess(identity_of(process.pid))
         assert not watched.look(grace_s=0.0)
         watched.ask_to_stop()
         assert not watched.look(grace_s=0.0)  # nobody limited its time

@@ -10,7 +10,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import TrialState
 
 from ml_pipeline.tuning.storage import postgres
-from ml_pipeline.tuning.storage.postgres import PatientStorage, StorageAway
+from ml_pipeline.tuning.storage.postgres import RetryingStorage, StorageAway
 
 
 class Away(Exception):
@@ -48,7 +48,7 @@ def inner(monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 def _study(inner: Failing, said: list[str], stopped: Callable[[], bool] = lambda: False) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = PatientStorage(
+    storage = RetryingStorage(
         inner,
         trouble=lambda error: "it was stopped" if isinstance(error, Away) else None,
         shown="postgresql://host/db",

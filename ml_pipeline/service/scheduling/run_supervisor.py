@@ -28,7 +28,7 @@ from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, i
 from ml_pipeline.service.queue.lost_runs import lost_runs
 from ml_pipeline.service.queue.store import QueuedRun, Store
 from ml_pipeline.service.run.process import RunOrder
-from ml_pipeline.service.run.run_process import Watched, outcome
+from ml_pipeline.service.run.run_process import RunProcess, outcome
 from ml_pipeline.service.run.start import RunProcesses
 from ml_pipeline.service.scheduling.loop import EventLog
 from ml_pipeline.service.scheduling.resources import Resources
@@ -41,7 +41,7 @@ _MOST_TOLD = 50  # runs in whose folders it is kept up to date why they wait
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 
 
-class Keeper:
+class RunSupervisor:
     """See the module. `tick` does what there is to do."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Keeper:
         """grace_s: seconds from a stop to a kill."""
         self._root, self._store, self._processes, self._resources = root, store, processes, resources
         self._log, self._grace_s = log, grace_s
-        self._watched: dict[str, Watched] = {}
+        self._watched: dict[str, RunProcess] = {}
         self._unrecorded: dict[str, tuple[Status, str | None]] = {}  # ends that the queue knows, and the folder not yet
         self._in_vain: dict[str, int] = {}  # starts in a row whose process ended before it began
         self._waits: dict[str, str] = {}  # by id, why a queued run waits, as its folder tells
@@ -80,7 +80,7 @@ class Keeper:
             elif run.status == "running" and run.process is not None and is_alive(run.process) is not False:
                 self._adopt(run, run.process)
             elif run.status == "running":
-                self._watched[run.id] = Watched(run.process or identity_of(os.getpid()), has_ended=True)
+                self._watched[run.id] = RunProcess(run.process or identity_of(os.getpid()), has_ended=True)
             else:
                 with suppress(UserError):  # it is made before the start at the latest
                     self.make_folder(run)
@@ -90,7 +90,7 @@ class Keeper:
     def _adopt(self, run: QueuedRun, process: ProcessIdentity) -> None:
         if run.status != "running" or run.process != process:
             self._store.change(run.id, status="running", process=process)
-        self._watched[run.id] = Watched(process, output_bytes=_size(self._root / run.id / OUTPUT_FILE))
+        self._watched[run.id] = RunProcess(process, output_bytes=_size(self._root / run.id / OUTPUT_FILE))
         self._log.tell(f"{run.id} went on by itself, as process {process.pid}, and is watched again.")
         if run.stop_asked:
             self._signal_stop(run.id, again=run.stop_sent)
@@ -192,7 +192,7 @@ class Keeper:
         except BaseException:
             self._processes.drop(pid)
             raise
-        self._watched[run.id] = Watched(process, output_bytes=output_bytes)
+        self._watched[run.id] = RunProcess(process, output_bytes=output_bytes)
         self._processes.go(pid)
         self._log.tell(f"{run.id} starts, as process {pid}.")
 
