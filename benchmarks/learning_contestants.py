@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.learning_jobs import JOBS, Job
-from ml_pipeline.config.scheduled import Scheduled
+from ml_pipeline.config.settings import Scheduled
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate
 
 OURS, THEIRS = "ml_pipeline", "Stable-Baselines3"

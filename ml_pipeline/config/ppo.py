@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from ml_pipeline.config.checks import check_choice, check_count, check_non_negative, check_positive, check_within
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.scheduled import SCHEDULED, Scheduled, spelled_out
+from ml_pipeline.config.settings import SCHEDULED, Scheduled, spelled_out
 
 Schedule = Literal["constant", "linear", "cosine"]
 LearningRateSchedule = Literal["constant", "linear", "cosine", "adaptive"]

@@ -2,15 +2,83 @@
 
 Names of settings are unique over all groups, so that flags and files are flat: `PPOConfig.n_steps` is `--n-steps` as a
 flag and `n_steps` in a file. Groups check their own ranges in `__post_init__`; the settings class checks what concerns
-several of them.
+several of them. A `Scheduled` setting may change during training: a number, the spelling lin_3e-4, or in Python a
+function.
 """
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from ml_pipeline.config.scheduled import Scheduled, function_shown
+from ml_pipeline.config.errors import UserError
+
+Scheduled = float | str | Callable[[float], float]
+"""A number; a text such as "lin_3e-4", that number on a line to zero; or a function of the share of training left."""
+SCHEDULED = ("learning_rate", "clip_range", "ent_coef")
+_LINEAR, _FUNCTION = "lin_", "function "
+
+
+@dataclass(frozen=True)
+class LostFunction:
+    """Stands for the function of a setting where its name alone is known."""
+
+    setting: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{_FUNCTION}{self.name}"
+
+    def __call__(self, left: float) -> float:
+        raise UserError(
+            f"{self.setting} was the Python function {self.name}, of which files, checkpoints and other processes hold "
+            f"the name alone; hand it again, PPOConfig({self.setting}=...), or give a number."
+        )
+
+
+def spelled_out(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by name, where lin_3e-4 is 3e-4 and a schedule, and where the name of a function is a `LostFunction`.
+
+    Raises UserError where the schedule is given and another.
+
+    >>> spelled_out({"learning_rate": "lin_3e-4", "gamma": 0.9})
+    {'learning_rate': 0.0003, 'gamma': 0.9, 'learning_rate_schedule': 'linear'}
+    """
+    settings = dict(values)
+    for name in SCHEDULED:
+        value, schedule = settings.get(name), f"{name}_schedule"
+        if not isinstance(value, str):
+            continue
+        if value.startswith(_FUNCTION):
+            settings[name] = LostFunction(name, value.removeprefix(_FUNCTION))
+        elif (start := _start_of_line(value)) is not None:
+            if (other := settings.get(schedule, "linear")) not in ("constant", "linear"):
+                raise UserError(
+                    f"{name} is {value}, which is linear, but {schedule} is {other}; leave one of them out."
+                )
+            settings.update({name: start, schedule: "linear"})
+    return settings
+
+
+def function_shown(function: Callable[[float], float]) -> str:
+    """What files and checkpoints hold of a function.
+
+    >>> function_shown(lambda left: 3e-4 * left)
+    'function <lambda>'
+    """
+    if isinstance(function, LostFunction):
+        return str(function)
+    return f"{_FUNCTION}{getattr(function, '__name__', type(function).__name__)}"
+
+
+def _start_of_line(value: str) -> float | None:
+    """The number after lin_; None for any other text."""
+    prefix, number = value[: len(_LINEAR)], value[len(_LINEAR) :]
+    try:
+        return float(number) if prefix == _LINEAR else None
+    except ValueError:
+        return None
+
 
 Settings = TypeVar("Settings")
 

@@ -91,7 +91,7 @@ STEPS = (
     ),
     Mutation(
         "lin_3e-4 is a constant",
-        "ml_pipeline/config/scheduled.py",
+        "ml_pipeline/config/settings.py",
         'schedule: "linear"})',
         'schedule: "constant"})',
         "tests/config/test_ppo.py::test_the_spelling_of_the_zoo_is_a_linear_schedule",

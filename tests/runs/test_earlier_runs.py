@@ -11,8 +11,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.config.scheduled import LostFunction
-from ml_pipeline.config.settings import build, flatten
+from ml_pipeline.config.settings import LostFunction, build, flatten
 from ml_pipeline.runs.checkpoint import save_checkpoint
 from ml_pipeline.runs.earlier_runs import KEPT, MAY_CHANGE, find_checkpoint, resumed_config
 from ml_pipeline.runs.train_command_line import parse_train_start

@@ -46,9 +46,9 @@ def test_gaps_are_counted_by_kind():
     times = np.delete(minutes, left_out)
     walk = 100 * np.exp(np.random.default_rng(0).normal(0, 1e-4, len(times)).cumsum())
     assert _problems(walk, times=times) == [
-        "1 gap of 65.52 hours over weekends",
-        "6 gaps of up to 17.52 hours between sessions",
-        "1 gap of 41.52 hours as on holidays",
+        "1 gap of 2.73 days over weekends",
+        "6 gaps of up to 17.5 hours between sessions",
+        "1 gap of 1.73 days as on holidays",
         "3 gaps of 5 missing bars, the longest of 4 minutes from 2024-01-01 10:19:00 to 2024-01-01 10:23:00",
     ]
 

@@ -17,7 +17,7 @@ from ml_pipeline.config.algorithms import ALGORITHMS, OWN, AlgorithmTraits
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.config.scheduled import SCHEDULED
+from ml_pipeline.config.settings import SCHEDULED
 from ml_pipeline.config.wording import written
 
 # Settings of `PPOConfig` and the argument that means the same, where a constructor has it with a number by default.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.config.wording import counted
+from ml_pipeline.config.wording import counted, lasting
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX, Dialect, Source, is_time
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.numbers import parse_numbers
@@ -35,6 +35,7 @@ _LEAST_HOLIDAY = np.timedelta64(6, "h")
 # Sessions end, or begin, at the same time of day on this part of the days, and on so many at least.
 _PART_OF_SESSIONS = 0.15
 _FEW_SESSIONS = 3
+_SECOND = np.timedelta64(1, "s")
 _PLAIN = Dialect()
 # There is no flag for it: a bar without volume may be one of an index, or of a market that the file knows by quotes.
 _DROP_THEM = (
@@ -105,15 +106,16 @@ def _gaps(times: NDArray[np.datetime64], *, weekends_off: bool) -> Iterator[tupl
     for kind, words in (("weekend", "over weekends"), ("session", "between sessions"), ("holiday", "as on holidays")):
         those = gaps[kinds == kind]
         if those.size:
-            up_to = f"of up to {_length(steps[those].max())} " if len(those) > 1 else f"of {_length(steps[those[0]])} "
-            yield f"{counted(len(those), 'gap')} {up_to}{words}", NOTHING_TO_DO
+            up_to = "up to " if len(those) > 1 else ""
+            longest = lasting(steps[those].max() / _SECOND)
+            yield f"{counted(len(those), 'gap')} of {up_to}{longest} {words}", NOTHING_TO_DO
     missing = gaps[kinds == "missing"]
     if missing.size:
         worst = missing[np.argmax(steps[missing])]
         n_bars = int(np.sum(np.round(steps[missing] / usual)) - len(missing))
         yield (
             f"{counted(len(missing), 'gap')} of {counted(n_bars, 'missing bar')}, the longest of "
-            f"{_length(steps[worst])} from {as_text(times[worst])} to {as_text(times[worst + 1])}",
+            f"{lasting(steps[worst] / _SECOND)} from {as_text(times[worst])} to {as_text(times[worst + 1])}",
             "add the missing bars, or keep in mind that a return over a gap is that of several bars",
         )
 
@@ -260,14 +262,3 @@ def _adjusted(file: Path, head: Table) -> Iterator[tuple[str, str]]:
                 f"{fields['close']} differs from {fields['adjusted']} in {differ:,} of {int(known.sum()):,} rows",
                 f"{NOTHING_TO_DO}: prices were multiplied by their ratio",
             )
-
-
-def _length(step: np.timedelta64) -> str:
-    """
-    >>> _length(np.timedelta64(5, "m")), _length(np.timedelta64(49, "h")), _length(np.timedelta64(72, "h"))
-    ('5 minutes', '49 hours', '3 days')
-    """
-    seconds = step / np.timedelta64(1, "s")
-    units = ((1, "second", 120), (60, "minute", 7_200), (3_600, "hour", 259_200), (86_400, "day", np.inf))
-    unit, name, _ = next(each for each in units if seconds < each[2])
-    return f"{seconds / unit:.4g} {name}{'' if seconds == unit else 's'}"

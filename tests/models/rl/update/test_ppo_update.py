@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.config.scheduled import LostFunction
+from ml_pipeline.config.settings import LostFunction
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, TrainingFailed
 from ml_pipeline.models.rl.update import step_choice
