@@ -81,11 +81,11 @@ def nothing_is_left_behind(pytestconfig: pytest.Config, tmp_path_factory: pytest
 @pytest.fixture(scope="module")
 def short_built_in_market() -> Iterator[None]:
     """1,000 bars in place of 12,000, in this process: the report of a small run takes longer than all else of it."""
-    from ml_pipeline.trading import task
+    from ml_pipeline.trading import configured_market
     from ml_pipeline.trading.market.synthetic import synthetic_market
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task, "synthetic_market", partial(synthetic_market, n_bars=1000))
+        patch.setattr(configured_market, "synthetic_market", partial(synthetic_market, n_bars=1000))
         yield
 
 

@@ -19,12 +19,13 @@ from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.experiments.fit_config import FitConfig
 from ml_pipeline.monitoring.console import entry
+from ml_pipeline.trading.configured_market import load_configured_market
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.features.indicators import compute_features, is_function
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.task import TradingTask, load_configured_market
+from ml_pipeline.trading.task import TradingTask
 
 _N_ENVS = 16
 # What must be left of all that could be had by knowing every next return, as a part of it.

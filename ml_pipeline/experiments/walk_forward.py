@@ -20,6 +20,7 @@ from ml_pipeline.experiments.stitching import closed_at_the_end, stitched_evalua
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runs.folder import report_folder
+from ml_pipeline.trading.configured_market import load_configured_market
 from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.evaluation.looks import Look
 from ml_pipeline.trading.evaluation.page import write_page
@@ -29,7 +30,7 @@ from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.splits import TrainingWindow, walk_forward_folds
 from ml_pipeline.trading.settings import TraderConfig, TradingConfig
-from ml_pipeline.trading.task import TradingTask, load_configured_market
+from ml_pipeline.trading.task import TradingTask
 
 _N_ENVS = 16
 

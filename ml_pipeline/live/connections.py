@@ -25,12 +25,13 @@ from ml_pipeline.live.session_files import BROKER_FILE
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.user_code import call_user_code, import_by_name
 from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.configured_market import load_configured_market
 from ml_pipeline.trading.envs.prepared_market import require_what_rules_need
 from ml_pipeline.trading.features.feature_stream import bars_to_warm_up
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.files import Reading
 from ml_pipeline.trading.market.timeframes import timeframe_ns
-from ml_pipeline.trading.task import TradingTask, load_configured_market
+from ml_pipeline.trading.task import TradingTask
 
 Answer = TypeVar("Answer")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.5, 30.0

@@ -16,6 +16,7 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted, text_table, written
 from ml_pipeline.reporting.report_files import EVALUATION_FILE, PAGE_FILE
+from ml_pipeline.trading.configured_market import fingerprint, listed, load_single_markets
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
@@ -30,7 +31,6 @@ from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.timeframes import length_in_words
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.single_markets import fingerprint, listed, load_single_markets
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.trading.trained_state import EACH_SYMBOL_KEY, TrainedBars
 

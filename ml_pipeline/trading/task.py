@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import counted
 from ml_pipeline.reporting.report_files import PAGE_FILE
+from ml_pipeline.trading.configured_market import annualized, load_configured_market
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market
@@ -33,10 +34,7 @@ from ml_pipeline.trading.features.leaks import FeatureWarning, check_features
 from ml_pipeline.trading.features.scaling import FeatureRanges, FeatureScaler
 from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray, MarketData, market_fingerprint
-from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.splits import Split, chronological_split, whole
-from ml_pipeline.trading.market.synthetic import synthetic_market
-from ml_pipeline.trading.market.timeframes import Calendar
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.trained_state import RANGES_KEY, TRAINED_BARS_KEY, TrainedBars, read_state
 
@@ -76,7 +74,7 @@ class TradingTask:
         self.trained_bars: TrainedBars | None = None  # of the policy that `from_state` evaluates
         self.config = config
         self.seed = seed
-        self.market = market = _annualized(market, config) if market else load_configured_market(config)
+        self.market = market = annualized(market, config) if market else load_configured_market(config)
         self._notices = (*market.notices, *market.remarks)
         self.rules = config.rules(len(market.symbols))
         features = compute_features(market, config.features)
@@ -397,31 +395,3 @@ def _about_unused(columns: Iterable[str], features: Sequence[str]) -> tuple[str,
         f"columns of the data that are not observed: {', '.join(unused[:_MOST_NAMED])}{more}; --features names those "
         f"to observe, {FEATURE_PREFIX}* all of them",
     )
-
-
-def load_configured_market(config: TradingConfig) -> MarketData:
-    """The market of `config`: its data file, or the built-in market."""
-    if config.data is not None:
-        market = load_market(
-            config.data,
-            symbols=config.symbols or None,
-            bar_time=config.bar_time,
-            form=config.form(),
-            faults=config.faults(),
-            dialect=config.dialect(),
-        )
-        return _annualized(market, config)
-    market = _annualized(synthetic_market(), config)
-    return market.select(config.symbols) if config.symbols else market
-
-
-def _annualized(market: MarketData, config: TradingConfig) -> MarketData:
-    """The market with the bars per year that the settings give, if they do."""
-    return replace(market, calendar=calendar_of(market.calendar, config))
-
-
-def calendar_of(inferred: Calendar, config: TradingConfig) -> Calendar:
-    """The calendar with the bars per year that the settings give, if they do."""
-    if (given := config.periods_per_year) is None:
-        return inferred
-    return inferred._replace(periods_per_year=float(given), reason="as given by periods_per_year")

@@ -273,7 +273,7 @@ def test_a_large_market_is_mapped_and_goes_with_its_process(tmp_path, monkeypatc
 def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code = (
-        "import os, signal; from ml_pipeline.trading.envs import memory_map_folders as folders\n"
+        "import os, signal; from ml_pipeline.trading.envs import shared_folders as folders\n"
         "folders.new_memory_map_folder(); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)

@@ -17,12 +17,12 @@ from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.deployed import is_version_folder, warned_of
 from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
 from ml_pipeline.trading.accounts.rules import TradingRules
+from ml_pipeline.trading.configured_market import calendar_of
 from ml_pipeline.trading.envs.actions import action_space
 from ml_pipeline.trading.envs.fast import observation_space
 from ml_pipeline.trading.features.scaling import FeatureRanges, FeatureScaler
 from ml_pipeline.trading.market.timeframes import Calendar
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.task import calendar_of
 from ml_pipeline.trading.trained_state import EACH_SYMBOL_KEY, TrainedState, read_state, under_conditions
 
 if TYPE_CHECKING:

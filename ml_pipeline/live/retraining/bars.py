@@ -9,12 +9,12 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import lasting
 from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.trading.configured_market import load_configured_market
 from ml_pipeline.trading.market.bar_set import bid_and_ask
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.timeframes import Timing
 from ml_pipeline.trading.market.times import as_text
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.task import load_configured_market
 
 if TYPE_CHECKING:
     import polars as pl

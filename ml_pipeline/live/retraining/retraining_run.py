@@ -22,11 +22,12 @@ from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig, read_train_settings, train_config
 from ml_pipeline.runs.trained.deployed import warned_of
+from ml_pipeline.trading.configured_market import load_configured_market
 from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.task import TradingTask, load_configured_market
+from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.promotion.comparison import PairedDifference, SavedPolicy, compare_on_validation
 from ml_pipeline.tuning.promotion.model_store import DeployedMeanwhile, ModelStore, Version
 from ml_pipeline.tuning.promotion.promotion_rule import (

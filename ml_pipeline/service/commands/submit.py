@@ -32,11 +32,10 @@ from ml_pipeline.runs.train_command_line import (
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.service.control.channel import ask_service
 from ml_pipeline.service.queue.submission import flat_settings, new_run_id, submitted_config
+from ml_pipeline.trading.configured_market import load_configured_market, load_single_markets
 from ml_pipeline.trading.envs.actions import action_space
 from ml_pipeline.trading.market.symbol_files import find_symbol_files
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.single_markets import load_single_markets
-from ml_pipeline.trading.task import load_configured_market
 
 PROG = "submit"
 

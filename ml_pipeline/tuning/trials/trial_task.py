@@ -16,13 +16,13 @@ from ml_pipeline.models.rl.core.arguments import KnownCost
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import Task, make_task
 from ml_pipeline.runs.train_config import TrainConfig
+from ml_pipeline.trading.configured_market import load_configured_market, load_single_markets
 from ml_pipeline.trading.evaluation.baselines import EquityPath
 from ml_pipeline.trading.features.leaks import FeatureWarning
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.single_markets import load_single_markets
 from ml_pipeline.trading.symbols_task import SymbolsTask
-from ml_pipeline.trading.task import TradingTask, load_configured_market
+from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.study_files import RETURNS_FILE
 from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, returns_of_paths
 

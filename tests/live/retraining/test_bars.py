@@ -8,10 +8,10 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.retraining.bars import add_earlier_bars, reading, write_bars
 from ml_pipeline.live.retraining.retraining_run import walk_forward
+from ml_pipeline.trading.configured_market import load_configured_market
 from ml_pipeline.trading.market.data import market_from_arrays
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.task import load_configured_market
 from tests.live.retraining.small_sessions import TRADING, market
 
 

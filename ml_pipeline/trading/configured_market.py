@@ -1,4 +1,4 @@
-"""The markets of single symbols, each from a file of its own, or from one file or the built-in market."""
+"""The market that the settings describe, or one for each of its symbols: from files, or the built-in market."""
 
 import hashlib
 from collections.abc import Iterable
@@ -12,8 +12,37 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.symbol_files import SymbolFiles, find_symbol_files
+from ml_pipeline.trading.market.synthetic import synthetic_market
+from ml_pipeline.trading.market.timeframes import Calendar
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.task import load_configured_market
+
+
+def load_configured_market(config: TradingConfig) -> MarketData:
+    """The market of `config`: its data file, or the built-in market."""
+    if config.data is not None:
+        market = load_market(
+            config.data,
+            symbols=config.symbols or None,
+            bar_time=config.bar_time,
+            form=config.form(),
+            faults=config.faults(),
+            dialect=config.dialect(),
+        )
+        return annualized(market, config)
+    market = annualized(synthetic_market(), config)
+    return market.select(config.symbols) if config.symbols else market
+
+
+def annualized(market: MarketData, config: TradingConfig) -> MarketData:
+    """The market with the bars per year that the settings give, if they do."""
+    return replace(market, calendar=calendar_of(market.calendar, config))
+
+
+def calendar_of(inferred: Calendar, config: TradingConfig) -> Calendar:
+    """The calendar with the bars per year that the settings give, if they do."""
+    if (given := config.periods_per_year) is None:
+        return inferred
+    return inferred._replace(periods_per_year=float(given), reason="as given by periods_per_year")
 
 
 def load_single_markets(config: TradingConfig) -> dict[str, MarketData]:
