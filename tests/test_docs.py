@@ -271,13 +271,6 @@ def test_the_tree_names_every_folder_and_no_other():
     assert modules <= shown
 
 
-def test_places_in_the_tree_exist():
-    page = (DOCS / "where-things-live.md").read_text()
-    places = re.findall(r"`([a-z_/]+(?:\.py|/))`", page.partition("| you look for |")[2])
-    assert len(places) >= 10
-    assert [place for place in places if not (ROOT / "ml_pipeline" / place).exists()] == []
-
-
 def test_every_metric_is_explained_and_no_other():
     numbers = dict.fromkeys(IterationStatistics.__dataclass_fields__, 1)
     update = UpdateStatistics(*np.ones(len(UpdateStatistics._fields)))
