@@ -97,7 +97,7 @@ COMMANDS = {
     "report": Command(
         "Write a study's page, and open the test split once for its winner.",
         "ml_pipeline.tuning.commands.report",
-        "ml_pipeline.tuning.report.study_report:CommandLine",
+        "ml_pipeline.tuning.commands.report:CommandLine",
     ),
     "promote": Command(
         "Deploy the best trial of a study, if it deserves to be deployed.",

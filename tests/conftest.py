@@ -78,6 +78,17 @@ def nothing_is_left_behind(pytestconfig: pytest.Config, tmp_path_factory: pytest
             pytest.fail("These tests leave behind:\n" + "\n".join(found), pytrace=False)
 
 
+@pytest.fixture(autouse=True)
+def signals_are_handled_as_before() -> Iterator[None]:
+    """A handler that a test leaves behind would run in another test that sends itself the signal."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    left = {number: signal.getsignal(number) for number in before}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert left == before, "This test leaves a signal handler behind."
+
+
 @pytest.fixture(scope="module")
 def short_built_in_market() -> Iterator[None]:
     """1,000 bars in place of 12,000, in this process: the report of a small run takes longer than all else of it."""

@@ -14,7 +14,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import CheckFailed, UserError
@@ -24,11 +24,12 @@ from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.task_identity import describe_task
 from ml_pipeline.runs.trained.configs import SUFFIXES, ExportConfig, Format
 from ml_pipeline.runs.trained.deployed import version_number
-from ml_pipeline.runs.trained.export import export_checkpoint
 from ml_pipeline.runtime.regular_file import read_regular
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.tuning.promotion.comparison import SavedPolicy
+
+if TYPE_CHECKING:
+    from ml_pipeline.tuning.promotion.comparison import SavedPolicy
 
 DATA_FILE = "data.json"
 """What the policy was trained on: a fingerprint, and when its splits begin and end."""
@@ -44,6 +45,10 @@ def write_version(run: Path, folder: Path) -> dict[str, Any]:
 
     Raises UserError where the run or its data cannot be used.
     """
+    from ml_pipeline.tuning.promotion.comparison import (
+        SavedPolicy,  # loads torch, which a list of versions does without
+    )
+
     shutil.copyfile(SavedPolicy(run).checkpoint, folder / BEST_CHECKPOINT)
     if (run / SETTINGS_FILE).is_file():
         shutil.copyfile(run / SETTINGS_FILE, folder / SETTINGS_FILE)
@@ -107,8 +112,10 @@ def _span(task: TradingTask, name: str) -> dict[str, Any]:
     return {"first": str(times[split.start]), "last": str(times[split.stop - 1]), "bars": split.n_bars}
 
 
-def _export(policy: SavedPolicy, folder: Path) -> Mapping[str, Any]:
+def _export(policy: "SavedPolicy", folder: Path) -> Mapping[str, Any]:
     """Write the policy as a program that needs no part of this package, and say which file, or why there is none."""
+    from ml_pipeline.runs.trained.export import export_checkpoint
+
     if policy.config.run.algorithm != OWN:
         return {"file": None, "reason": f"policies of {policy.config.run.algorithm} are not exported"}
     has_onnx = all(find_spec(name) for name in ("onnxscript", "onnxruntime"))

@@ -2,14 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import optuna
-import tyro
 
-from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted, score_unit
 from ml_pipeline.trading.evaluation.looks import looks_in_words
@@ -182,50 +180,6 @@ def _name_in(study_folder: Path, folder: Path | None) -> str | None:
     if folder is None:
         return None
     return folder.relative_to(study_folder).as_posix() if folder.is_relative_to(study_folder) else folder.name
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportConfig:
-    """Which study is reported on, and whether the test may be opened.
-
-    Raises UserError where a value is out of range, or two contradict each other.
-    """
-
-    study: tyro.conf.Positional[str]
-    """Name of the study."""
-
-    n_trials: int | None = None
-    """Number of finished trials that makes the study complete; none: as many as tune was asked for."""
-
-    open_test: bool = True
-    """Evaluate the winner on the test split, where all trials have ended and nobody has seen the test."""
-
-    open_test_again: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Evaluate another winner on a test split that was seen; counted in the report."""
-
-    storage: str | None = None
-    """Where the study is stored, as in tune; none: the journal in its folder."""
-
-    root: Path | None = None
-    """Folder of runs in which the study has its folder; none: checkpoints/."""
-
-    def __post_init__(self) -> None:
-        if self.n_trials is not None:
-            check_count("n_trials", self.n_trials)
-        if self.open_test_again and not self.open_test:
-            raise UserError("--open-test-again opens the test, but --no-open-test keeps it closed; leave out one.")
-
-    @property
-    def choice(self) -> Literal["once", "again", "never"]:
-        """As `see_test` takes it."""
-        return "again" if self.open_test_again else "once" if self.open_test else "never"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommandLine:
-    """What the flags fill."""
-
-    report: ReportConfig = field()
 
 
 def statistics_rows(judgement: Judgement) -> list[tuple[str, str, str]]:

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import optuna
@@ -252,7 +253,8 @@ def test_a_grid_of_a_continuous_range_of_a_function_or_of_too_many_points_is_ref
 
 def test_the_examples_of_the_docs_are_spaces(tmp_path):
     page = (Path(__file__).resolve().parents[3] / "docs" / "tuning.md").read_text()
-    of_yaml, of_python = (page.split(f"```{language}\n")[1].split("```")[0] for language in ("yaml", "python"))
+    blocks = re.findall(r"```(?:yaml|python)\n(.*?)```", page, re.DOTALL)
+    of_yaml, of_python = (next(block for block in blocks if text in block) for text in ("# space.yaml", "def suggest"))
     declared = read_space(space_file(tmp_path, of_yaml))
     assert declared.suggest(random_study().ask())["hidden_sizes"] in {(64, 64), (256, 256)}
     function = read_space(f"{space_file(tmp_path, of_python, 'space.py')}:suggest")
