@@ -1,6 +1,7 @@
 """Signals that stop a run on the terminal."""
 
 import signal
+from contextlib import closing
 
 import pytest
 
@@ -26,7 +27,8 @@ def test_a_signal_that_a_launcher_passes_on_once_more_is_no_second_one(monkeypat
 
 
 def test_a_notice_comes_before_all_that_a_run_says(tmp_path, capsys):
-    Terminal(notice="Several processes do it so.").started(RunStart(tmp_path, 2, 0, None, 4, 8, 0))
+    with closing(Terminal(notice="Several processes do it so.")) as terminal:
+        terminal.started(RunStart(tmp_path, 2, 0, None, 4, 8, 0))
     assert capsys.readouterr().out.startswith("Several processes do it so.\n")
 
 
