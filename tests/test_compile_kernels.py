@@ -22,9 +22,9 @@ TRAININGS = {
 }
 
 
-def in_folder(folder, module, *arguments):
+def in_folder(folder, name, *arguments):
     """Run a command that keeps machine code there."""
-    command = [sys.executable, "-m", f"ml_pipeline.{module}", *arguments]
+    command = [sys.executable, "-m", "ml_pipeline", name, *arguments]
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "code")}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=True)
 
@@ -37,10 +37,10 @@ def codes(folder):
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_second_call_finds_everything_on_disk(tmp_path):
-    first = in_folder(tmp_path, "compile_kernels", "trading").stdout
+    first = in_folder(tmp_path, "compile", "trading").stdout
     assert re.fullmatch(r"trading, stepping: compiled in [\d.]+ s\n", first)
     kept = codes(tmp_path)
-    assert in_folder(tmp_path, "compile_kernels", "trading").stdout == "trading, stepping: on disk already\n"
+    assert in_folder(tmp_path, "compile", "trading").stdout == "trading, stepping: on disk already\n"
     assert codes(tmp_path) == kept
 
 
@@ -48,12 +48,12 @@ def test_a_second_call_finds_everything_on_disk(tmp_path):
 @pytest.mark.timeout(1800)
 def test_after_it_no_kind_of_training_compiles(tmp_path):
     assert [*TRAININGS] == [*KINDS]
-    in_folder(tmp_path, "compile_kernels")
+    in_folder(tmp_path, "compile")
     kept = codes(tmp_path)
     for kind, flags in TRAININGS.items():
         folder = tmp_path / "runs" / kind
         arguments = ("--n-envs", "2", "--num-episodes", "2", "--checkpoint-dir", str(folder), *flags)
-        in_folder(tmp_path, "train_ppo", *arguments)
+        in_folder(tmp_path, "train", *arguments)
         assert codes(tmp_path) == kept, kind
 
 

@@ -163,15 +163,14 @@ def test_an_environment_is_looked_over_instead_of_trained_in(capsys, tmp_path, m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["train_ppo.py", pytest.param("evaluate_ppo.py", marks=pytest.mark.long)])
-def test_it_runs_as_a_module_as_a_path_and_in_its_folder(script):
+def test_it_runs_as_a_module_as_a_path_and_in_its_folder():
     package = REPOSITORY / "ml_pipeline"
     outputs = {
-        run([sys.executable, "-m", f"ml_pipeline.{script[:-3]}", "--help"]).stdout,
-        run([sys.executable, f"ml_pipeline/{script}", "--help"]).stdout,
-        run([sys.executable, script, "--help"], cwd=package).stdout,
+        run([sys.executable, "-m", "ml_pipeline.train_ppo", "--help"]).stdout,
+        run([sys.executable, "ml_pipeline/train_ppo.py", "--help"]).stdout,
+        run([sys.executable, "train_ppo.py", "--help"], cwd=package).stdout,
     }
-    assert len(outputs) == 1
+    assert [text[:13] for text in outputs] == ["usage: train_"]
 
 
 @pytest.mark.slow

@@ -184,7 +184,7 @@ def n_envs_in(saved: Mapping[str, Any] | None, run: RunConfig) -> int:
     """
     if saved is None:
         return run.n_envs
-    n_envs: int = saved["n_envs"]
+    n_envs: Any = saved.get("n_envs")
     check_n_envs("n_envs in the checkpoint", n_envs)
     return n_envs
 
