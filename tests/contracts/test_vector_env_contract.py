@@ -97,7 +97,8 @@ class TestParallelEnvThatMoves(OwnContract):
         return MovingEnv(env_fns, num_workers=0, **kwargs)
 
 
-class TestParallelEnvInGroups(VectorEnvContract):
+@pytest.mark.slow
+class TestParallelEnvInGroups(OwnContract):
     """Environments that could be stepped apart from each other, stepped all at once."""
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> ParallelEnv:

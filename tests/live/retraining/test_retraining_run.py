@@ -18,10 +18,10 @@ from ml_pipeline.live.retraining.task_folder import RUN, Outcome, read_outcome
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.runs.trained import export
 from ml_pipeline.runs.trained.restore import load_run
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.synthetic import synthetic_market
-from ml_pipeline.tuning.promotion import version_files
 from ml_pipeline.tuning.promotion.model_store import ModelStore
 from tests.live.retraining.small_sessions import TRADING, deployed, growing, market, session, trained_model
 from tests.small_runs import weights
@@ -44,7 +44,7 @@ def model(tmp_path_factory):
 def quick(monkeypatch):
     """Retrainings are prepared as ever and trained by the test itself; writing ONNX and pages takes seconds."""
     monkeypatch.setattr(retraining_process, "_PROCESS", (sys.executable, "-c", "pass"))
-    monkeypatch.setattr(version_files, "export_checkpoint", lambda config: config.path.write_text("exported"))
+    monkeypatch.setattr(export, "export_checkpoint", lambda config: config.path.write_text("exported"))
     monkeypatch.setattr(RetrainingTask, "report", lambda task, act, folder: "")
 
 

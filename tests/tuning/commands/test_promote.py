@@ -36,9 +36,9 @@ def run(*words, capsys):
 
 @pytest.mark.slow
 def test_it_deploys_and_says_so_once(root, tmp_path, capsys, monkeypatch):
-    from ml_pipeline.tuning.promotion import version_files
+    from ml_pipeline.runs.trained import export
 
-    monkeypatch.setattr(version_files, "export_checkpoint", lambda config: config.path.write_text("exported"))
+    monkeypatch.setattr(export, "export_checkpoint", lambda config: config.path.write_text("exported"))
     words = ("toy", "--root", root, "--models-dir", tmp_path, "--name", "best")
     code, out, err = run(*words, capsys=capsys)
     assert (code, err) == (0, "")

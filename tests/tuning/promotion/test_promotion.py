@@ -11,6 +11,7 @@ import pytest
 from optuna.trial import TrialState
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.runs.trained import export
 from ml_pipeline.runs.trained.deployed import warned_of
 from ml_pipeline.runs.trained.load_policy import load_policy
 from ml_pipeline.trading.evaluation.looks import Look, looks_in_words, read_looks, record_look
@@ -67,7 +68,7 @@ def leaking(tmp_path_factory):
 def quick_export(request, monkeypatch):
     """Writing ONNX takes seconds: only the tests of it do so."""
     if not any(each in request.node.name for each in ("by ONNX", "exported_by_torch")):
-        monkeypatch.setattr(version_files, "export_checkpoint", lambda config: config.path.write_text("exported"))
+        monkeypatch.setattr(export, "export_checkpoint", lambda config: config.path.write_text("exported"))
 
 
 @pytest.fixture
