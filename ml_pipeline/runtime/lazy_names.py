@@ -1,10 +1,8 @@
 """The public names of a package: each loads when it is first used, so that importing the package loads nothing else."""
 
-import ast
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 
@@ -17,6 +15,9 @@ def lazy_names(package: str, source: str) -> tuple[Callable[[str], Any], Callabl
 
     @cache
     def modules() -> dict[str, str]:
+        import ast  # here, since every worker process imports a package, and few use a public name
+        from pathlib import Path
+
         nodes = ast.parse(Path(source).read_text(encoding="utf-8")).body
         checked = [each for node in nodes if isinstance(node, ast.If) for each in node.body]
         return {
