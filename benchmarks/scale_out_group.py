@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 from benchmarks.slow_network import DEVICE, Machines
-from ml_pipeline.runtime.free_port import free_port
+from ml_pipeline.runs.ranks.launcher import free_port
 
 N_EPOCHS, MINIBATCH_SIZE = 10, 256  # the defaults of PPOConfig
 _PORT = 29500  # in a namespace, where all are free

@@ -28,9 +28,8 @@ from ml_pipeline.models.rl.core.workers.choice import (
 )
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.train_command_line import parse_train_config
-from ml_pipeline.runtime.action_masks import random_actions, reported_mask
-from ml_pipeline.runtime.cores import usable_cores
-from ml_pipeline.runtime.other_load import BackgroundLoad
+from ml_pipeline.runtime.acting import random_actions, reported_mask
+from ml_pipeline.runtime.cores import BackgroundLoad, usable_cores
 
 PROG = "tune-workers"
 _USUAL_N_ENVS = 8

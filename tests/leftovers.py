@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from ml_pipeline.runtime.owned_folders import owner_of
+from ml_pipeline.runtime.process_identity import owner_of
 
 SHARED_MEMORY = Path("/dev/shm")
 _GRACE_S = 10.0  # what was told to end may need a moment on a busy machine

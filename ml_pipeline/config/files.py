@@ -19,8 +19,7 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.familiar_names import familiar_name
 from ml_pipeline.config.settings import hints_of, spelled_out
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.runtime.regular_file import read_regular
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import read_regular, written_whole
 
 _DUMPER: Any = getattr(
     yaml, "CSafeDumper", yaml.SafeDumper

@@ -6,7 +6,7 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.runtime.regular_file import read_regular
+from ml_pipeline.runtime.files import read_regular
 
 _MOST_BYTES = 16_000_000
 _MOST_VALUES = 2_000_000

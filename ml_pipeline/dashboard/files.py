@@ -10,7 +10,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.json_object import parse_json
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.folders import is_run_folder
-from ml_pipeline.runtime.regular_file import FileIdentity, open_regular
+from ml_pipeline.runtime.files import FileIdentity, open_regular
 
 _DEEPEST = 2  # folders below the root, as runs of several seeds lie in a folder of theirs
 _TAIL_BYTES = 64 * 1024

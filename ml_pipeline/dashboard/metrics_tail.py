@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.runtime.growing_file import GrowingFile
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import GrowingFile, open_regular
 
 _LONGEST_LINE = 2**20  # bytes; what is longer is no line of metrics
 _ROWS = 50

@@ -18,8 +18,8 @@ from ml_pipeline.config.wording import in_one_line, written
 from ml_pipeline.dashboard.files import JsonFile, count, finite, is_plain, text
 from ml_pipeline.dashboard.summaries import BROKEN, RunSummary
 from ml_pipeline.runs.folders import folders_in, run_name
+from ml_pipeline.runtime.files import path_inside
 from ml_pipeline.runtime.process_identity import identity_from, is_alive
-from ml_pipeline.runtime.regular_file import path_inside
 from ml_pipeline.tuning.study_files import REPORT_FILE, STUDY_FILE, warnings_in_words
 
 _STATES = ("running", "finished", "stopped")

@@ -19,7 +19,7 @@ from ml_pipeline.monitoring.metrics_file import METRICS_FILE, STEP
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.folders import run_folders, run_name
 from ml_pipeline.runs.state import ENDED, STATE_FILE, RunState, read_state
-from ml_pipeline.runtime.regular_file import FileIdentity
+from ml_pipeline.runtime.files import FileIdentity
 from ml_pipeline.tuning.study_files import is_study_folder, is_trial
 
 BROKEN, UNKNOWN = "broken", "unknown"

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from ml_pipeline.config.errors import excerpt
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import open_regular
 
 _MOST_BYTES = 16_384
 _MOST_LINES = 6

@@ -10,7 +10,7 @@ from ml_pipeline.config.wording import counted, shown_path, text_table
 from ml_pipeline.live.session_files import REPORT_FILE, STATUS_FILE, is_session, last_sign_of_life, root_of_sessions
 from ml_pipeline.live.supervision.heartbeat import read_pulse
 from ml_pipeline.runs.state import in_words, read_state
-from ml_pipeline.runtime.regular_file import read_regular
+from ml_pipeline.runtime.files import read_regular
 
 
 def find_sessions(root: Path | None, name: str | None) -> list[Path]:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import ClassVar, TextIO
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.regular_file import only_regular, read_regular
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import only_regular, read_regular, written_whole
 
 _MOST_BYTES = 2**31
 """Of a metrics.jsonl; an iteration takes some 2,000."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ml_pipeline.config.wording import counted
 from ml_pipeline.monitoring.listener import RunEnd, RunListener, RunStart
-from ml_pipeline.runtime.regular_file import only_regular
+from ml_pipeline.runtime.files import only_regular
 
 LOG_FILE = "run.log"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed: a terminal would obey some

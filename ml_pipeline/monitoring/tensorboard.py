@@ -11,7 +11,7 @@ from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.config.wording import written
 from ml_pipeline.monitoring.listener import RunEnd
 from ml_pipeline.monitoring.sink import EpisodeRecord
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import open_regular
 
 EVENTS_FOLDER = "tensorboard"
 """In a run folder."""

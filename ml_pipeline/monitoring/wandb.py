@@ -11,7 +11,7 @@ from typing import Any
 from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.monitoring.listener import RunEnd
 from ml_pipeline.monitoring.sink import EpisodeRecord
-from ml_pipeline.runtime.regular_file import read_regular
+from ml_pipeline.runtime.files import read_regular
 
 WANDB_FOLDER = "wandb"
 """In a run folder; W&B writes there what it has not sent yet."""

@@ -35,9 +35,8 @@ from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT, FolderIdentity
 from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runtime.regular_file import open_regular, unpacked_bytes
+from ml_pipeline.runtime.files import open_regular, unpacked_bytes, written_whole
 from ml_pipeline.runtime.user_key import NoKey, is_signed, sign
-from ml_pipeline.runtime.whole_file import written_whole
 from ml_pipeline.trading.trained_state import as_saved
 
 FORMAT = "ml-pipeline checkpoint"

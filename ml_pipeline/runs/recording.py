@@ -28,9 +28,8 @@ from ml_pipeline.runs.folder import FEATURE_WARNINGS_FILE, SETTINGS_FILE
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.training.env_scaling import EnvScaling
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import open_regular, written_whole
 from ml_pipeline.runtime.user_code import call_user_code, import_by_name
-from ml_pipeline.runtime.whole_file import written_whole
 
 _WANDB_CLOSE_S = 60.0  # what was not sent yet goes over the network
 

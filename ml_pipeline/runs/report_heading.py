@@ -16,7 +16,7 @@ from ml_pipeline.reporting.html_page import html_table
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import written_whole
 
 _TITLE_ENDS = "</h1>"
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.env_schedule import MOST_ENVS, check_n_envs
 from ml_pipeline.config.errors import UserError, excerpt, nearest
-from ml_pipeline.runtime.file_lock import alone
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import alone, written_whole
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.ranks.context import RankContext  # with torch

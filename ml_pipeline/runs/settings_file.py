@@ -17,10 +17,8 @@ from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.wording import written
 from ml_pipeline.runs.folder import runs_folder
 from ml_pipeline.runs.train_config import train_settings_of
-from ml_pipeline.runtime.file_lock import alone
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import alone, open_regular, written_whole
 from ml_pipeline.runtime.user_key import NoKey, state_folder
-from ml_pipeline.runtime.whole_file import written_whole
 
 STARTED_WITH_FILE = "started-with.json"
 _RUNS_ELSEWHERE = "runs-elsewhere.jsonl"  # in the user's state folder: one run folder per line

@@ -14,10 +14,8 @@ from typing import Any, Literal, get_args
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, OUTPUT_FILE
-from ml_pipeline.runtime.file_lock import alone
+from ml_pipeline.runtime.files import alone, open_regular, written_whole
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_from, is_alive
-from ml_pipeline.runtime.regular_file import open_regular
-from ml_pipeline.runtime.whole_file import written_whole
 
 STATE_FILE = "state.json"
 LOCK_FILE = "state.json.lock"

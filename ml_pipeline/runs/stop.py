@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ml_pipeline.runtime.regular_file import read_regular
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import read_regular, written_whole
 
 STOP_NOTE = "stop.request"
 ON_REQUEST = "Stopped on request."

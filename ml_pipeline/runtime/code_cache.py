@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.runtime.file_lock import alone
+from ml_pipeline.runtime.files import alone
 
 _TURN_S = 120.0  # after which a process no longer waits for another, which may be suspended, and compiles
 _UNUSABLE = (OSError, EOFError, pickle.UnpicklingError)

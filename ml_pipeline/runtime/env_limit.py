@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.owned_folders import new_owned_folder, owner_of
-from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
+from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, new_owned_folder, owner_of, this_process
 
 ENV_POOL_VARIABLE = "ML_PIPELINE_ENV_POOL"
 """The environment variable that holds the address of an `EnvPool`; runs inherit it from their service."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
-from ml_pipeline.runtime.action_masks import random_action, reported_mask
+from ml_pipeline.runtime.acting import random_action, reported_mask
 
 T = TypeVar("T")
 

@@ -1,14 +1,17 @@
 """Ctrl-C, SIGTERM and a closed terminal as the end of a command: one line, and exit code 128 + the signal.
 
-It imports next to nothing, so that a command can begin with it.
+It imports next to nothing, so that a command can begin with it. Such a process may also keep its imports out of
+garbage collection.
 """
 
 import atexit
 import contextlib
+import gc
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 _RAISED_AGAIN_S = 0.05
@@ -198,3 +201,22 @@ def _install(handle: Handle) -> dict[int, Handle | int | None]:
     except ValueError:  # what signal.signal raises outside the main thread, at the first one
         return {}
     return usual
+
+
+@contextmanager
+def keeping_imports() -> Iterator[None]:
+    """Within the block, Python collects no garbage; what exists at its end is never collected. For imports.
+
+    The collector took 0.3 of the 1.4 s of `import torch`. Ending took 0.9 s, and now 0.3.
+    Does nothing in a process that did not begin with `exit_at_once_on_signals`: its objects are not ours.
+    """
+    if not is_command_process():
+        yield
+        return
+    gc.collect()  # what is garbage already is not kept
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

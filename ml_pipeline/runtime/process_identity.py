@@ -1,13 +1,19 @@
 """Which process something belongs to, and whether that process still lives.
 
 A pid alone does not identify a process, because the system gives it to another one later: host, pid and start time do.
+Temporary folders name their owner in this way, so that the next process removes those of processes that were killed.
 """
 
+import json
 import os
+import shutil
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+from ml_pipeline.runtime.files import read_regular
 
 _PROC = Path("/proc")
 _STATE_FIELD, _START_FIELD = 0, 19  # of /proc/PID/stat behind the name: fields 3 and 22 in proc(5)
@@ -109,3 +115,46 @@ def _namespace() -> str | None:
         return os.readlink(_PROC / "self/ns/pid")
     except OSError:
         return None
+
+
+_OWNER_FILE = "owner.json"
+_MOST_BYTES = 1_000
+
+
+def new_owned_folder(prefix: str, parent: str | None = None) -> Path:
+    """Make a folder of this process, named `prefix` and something random, in `parent` (default: TMPDIR).
+
+    First it removes the folders with this prefix that processes left which have ended: none of other users, of other
+    machines and containers that share the folder, and none that does not name its owner yet. Raises OSError.
+    """
+    parent = tempfile.gettempdir() if parent is None else parent
+    for left in Path(parent).glob(f"{prefix}*"):
+        if _is_abandoned(left):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        (folder / _OWNER_FILE).write_text(json.dumps(this_process()))
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def owner_of(folder: Path) -> ProcessIdentity | None:
+    """The process that made a folder; None if the folder does not say so."""
+    try:
+        host, pid, started, namespace = json.loads(read_regular(folder / _OWNER_FILE, most_bytes=_MOST_BYTES))
+        return ProcessIdentity(str(host), int(pid), started and str(started), namespace and str(namespace))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Whether it is this user's, and its owner is known to have ended."""
+    try:
+        if hasattr(os, "geteuid") and folder.lstat().st_uid != os.geteuid():
+            return False
+    except OSError:
+        return False
+    owner = owner_of(folder)
+    return owner is not None and is_alive(owner) is False

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
-from ml_pipeline.runtime.file_lock import alone
+from ml_pipeline.runtime.files import alone
 from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.tuning.study_files import (
     HEARTBEAT_FILE,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.wording import in_one_line
+from ml_pipeline.runtime.files import path_inside, read_regular
 from ml_pipeline.runtime.process_identity import identity_from, is_alive
-from ml_pipeline.runtime.regular_file import path_inside, read_regular
 
 if TYPE_CHECKING:
     import optuna

@@ -11,7 +11,7 @@ import pytest
 
 from ml_pipeline.dashboard.curves.equity_tail import EquityTail
 from ml_pipeline.dashboard.sessions import NoSuchSession, SessionReader
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import open_regular
 from tests.dashboard.session_folders import make_session, status_values
 
 DECISION = {

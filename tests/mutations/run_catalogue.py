@@ -35,7 +35,7 @@ SAVING = (
     ),
     Mutation(
         "a checkpoint is written over the last one",
-        "ml_pipeline/runtime/whole_file.py",
+        "ml_pipeline/runtime/files.py",
         'path.with_name(path.name + ".tmp")',
         "path",
         "tests/runs/test_checkpoint.py::test_a_failed_write_leaves_the_old_checkpoint_and_no_rubbish",
@@ -75,7 +75,7 @@ SAVING = (
 FOLDERS = (
     Mutation(
         "two runs that start at once both write a folder",
-        "ml_pipeline/runtime/file_lock.py",
+        "ml_pipeline/runtime/files.py",
         "return fcntl.flock(descriptor, fcntl.LOCK_EX if",
         "return None and (fcntl.LOCK_EX if",
         "tests/runs/test_folder_claim.py::test_of_processes_that_start_at_once_one_wins_each_folder[nothing]",

@@ -136,14 +136,14 @@ WORKERS = (
     ),
     Mutation(
         "a folder is removed while its owner lives",
-        "ml_pipeline/runtime/owned_folders.py",
+        "ml_pipeline/runtime/process_identity.py",
         "is_alive(owner) is False",
         "is_alive(owner) is not None",
-        "tests/runtime/test_owned_folders.py::test_the_folder_of_a_living_process_stays",
+        "tests/runtime/test_process_identity.py::test_the_folder_of_a_living_process_stays",
     ),
     Mutation(
         "folders of killed runs stay",
-        "ml_pipeline/runtime/owned_folders.py",
+        "ml_pipeline/runtime/process_identity.py",
         "if _is_abandoned(left):",
         "if False:",
         f"{RL_TESTS}/core/workers/test_fork_server.py::"

@@ -11,7 +11,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs import folder_claim, state
 from ml_pipeline.runs.folder_claim import FolderClaim, FolderInUse, check_not_written
 from ml_pipeline.runs.state import STATE_FILE, read_state
-from ml_pipeline.runtime import file_lock
+from ml_pipeline.runtime import files
 from ml_pipeline.runtime.process_identity import this_process
 from tests.runs.folder_holder import CLAIM, python
 
@@ -130,7 +130,7 @@ def _open_files():
 @pytest.mark.parametrize(
     ("module", "broken"),
     [
-        *((file_lock, name) for name in ("_lock", "_is_still")),
+        *((files, name) for name in ("_lock", "_is_still")),
         *((folder_claim, name) for name in ("check_not_written", "state_text", "write_state")),
         *((state, name) for name in ("state_text", "write_state_text", "_as_json")),
     ],

@@ -10,7 +10,7 @@ from numba.core.caching import CacheImpl
 
 from ml_pipeline.runtime import code_cache
 from ml_pipeline.runtime.code_cache import keep_code
-from ml_pipeline.runtime.file_lock import alone
+from ml_pipeline.runtime.files import alone
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ml_pipeline.runtime.free_port import free_port
+from ml_pipeline.runs.ranks.launcher import free_port
 
 _PATIENCE_S = 60
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.dashboard.files import open_file
-from ml_pipeline.runtime.growing_file import GrowingFile
+from ml_pipeline.runtime.files import GrowingFile
 
 
 class EquityTail:

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.dashboard.files import open_file
-from ml_pipeline.runtime.growing_file import GrowingFile
-from ml_pipeline.runtime.regular_file import FileIdentity
+from ml_pipeline.runtime.files import FileIdentity, GrowingFile
 
 Floats = NDArray[np.float64]
 

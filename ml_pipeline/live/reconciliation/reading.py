@@ -25,7 +25,7 @@ from ml_pipeline.live.reconciliation.recorded import (
 from ml_pipeline.live.record.journal import MISSED, REFUSED, Journal, OrderRecord
 from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import open_regular
 from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
 from ml_pipeline.trading.evaluation.report import column_names

@@ -8,7 +8,7 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import lasting
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import written_whole
 from ml_pipeline.trading.configured_market import load_configured_market
 from ml_pipeline.trading.market.bar_set import bid_and_ask
 from ml_pipeline.trading.market.data import MarketData

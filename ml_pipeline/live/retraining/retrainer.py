@@ -34,8 +34,7 @@ from ml_pipeline.live.retraining.task_folder import (
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.trained.deployed import is_version_folder
 from ml_pipeline.runs.trained.restore import find_policy, load_run
-from ml_pipeline.runtime.regular_file import read_regular
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import read_regular, written_whole
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
 

@@ -13,7 +13,7 @@ from typing import Any
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.wording import lasting
 from ml_pipeline.live.retraining.task_folder import OUTPUT, Outcome, read_outcome, write_outcome
-from ml_pipeline.runtime.regular_file import only_regular, open_regular
+from ml_pipeline.runtime.files import only_regular, open_regular
 
 _PROCESS = (sys.executable, "-m", "ml_pipeline.live.retraining.training_process_main")
 _MOST_SAID = 300

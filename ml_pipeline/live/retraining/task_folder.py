@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.json_object import read_json_object
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import written_whole
 
 BARS, SETTINGS, EARLIER, ORDER, RUN, OUTPUT, OUTCOME = (
     *("bars.parquet", "config.yaml", "earlier.yaml", "order.json", "run", "output.log", "outcome.json"),

@@ -18,9 +18,8 @@ from typing import NamedTuple
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line, shown_path
 from ml_pipeline.live.session_files import HEARTBEAT_FILE
+from ml_pipeline.runtime.files import open_regular, written_whole
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_from, is_alive, this_process
-from ml_pipeline.runtime.regular_file import open_regular
-from ml_pipeline.runtime.whole_file import written_whole
 
 
 class ServiceManager:

@@ -13,9 +13,7 @@ from ml_pipeline.config.checks import check_choice
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line, shown_path
 from ml_pipeline.live.session_files import REQUEST_FILE
-from ml_pipeline.runtime.file_lock import alone
-from ml_pipeline.runtime.regular_file import open_regular
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import alone, open_regular, written_whole
 
 Asked = Literal["stop", "flatten"]
 _MOST_BYTES = 1_000

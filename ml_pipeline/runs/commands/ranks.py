@@ -13,8 +13,7 @@ from ml_pipeline.runs.commands.train_run import MODULE, TypedCommand, train_run,
 from ml_pipeline.runs.ranks.launcher import FAILED, RANK_LOST, STOPPED
 from ml_pipeline.runs.ranks.rank_info import RankInfo, end_with_launcher
 from ml_pipeline.runs.train_command_line import TrainFlags, train_start
-from ml_pipeline.runtime.garbage import keeping_imports
-from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
+from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once, keeping_imports
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.ranks.launcher import Launcher

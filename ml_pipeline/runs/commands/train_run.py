@@ -17,8 +17,7 @@ from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_command_line import TrainStart
-from ml_pipeline.runtime.garbage import keeping_imports
-from ml_pipeline.runtime.interrupts import Interrupted, ending_signals, exiting_at_once, ignore
+from ml_pipeline.runtime.interrupts import Interrupted, ending_signals, exiting_at_once, ignore, keeping_imports
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.ranks.context import RankContext

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.preprocessing.observations import channels_last, observation_layout
-from ml_pipeline.runtime.action_masks import ACTION_MASK
+from ml_pipeline.runtime.acting import ACTION_MASK
 from ml_pipeline.runtime.user_code import import_by_name
 
 _ATARI_FRAMES = 4

@@ -13,6 +13,7 @@ its rules.
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,7 +25,6 @@ from typing import Any, Protocol, Self
 from ml_pipeline.config.wording import counted
 from ml_pipeline.runs.ranks.rank_info import LAUNCHER_PID, OWN_LAUNCH
 from ml_pipeline.runtime.cores import usable_cores
-from ml_pipeline.runtime.free_port import free_port
 from ml_pipeline.runtime.interrupts import held_back
 
 RANK_LOST = 75
@@ -252,3 +252,10 @@ class LocalLauncher(Launcher):
             with held_back():  # a rank begins with `exit_at_once_on_signals`
                 rank_process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment, **own_group)
             self._ranks.append(rank_process)
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listened on a moment ago, at none of its addresses."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        return int(taken.getsockname()[1])

@@ -20,8 +20,7 @@ from typing import IO, Any, Literal, NamedTuple
 
 from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.config.wording import counted, in_one_line
-from ml_pipeline.runs.ranks.launcher import Launcher
-from ml_pipeline.runtime.free_port import free_port
+from ml_pipeline.runs.ranks.launcher import Launcher, free_port
 from ml_pipeline.runtime.interrupts import Interrupted
 
 Stream = Literal["stdout", "stderr"]

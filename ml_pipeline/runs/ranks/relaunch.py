@@ -12,8 +12,7 @@ from ml_pipeline.runs.folder_claim import record_end_of_lost
 from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.state import STATE_FILE, read_state
-from ml_pipeline.runtime.regular_file import open_regular
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import open_regular, written_whole
 
 RANKS_FILE = "ranks.json"
 _MOST_BYTES = 1 << 20

@@ -22,7 +22,7 @@ from ml_pipeline.integrations.sb3 import SB3ParallelEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.preprocessing.spaces import space_name
 from ml_pipeline.runs.sb3.arguments import algorithm_class, constructor_arguments, is_on_policy
-from ml_pipeline.runtime.action_masks import ACTION_MASK
+from ml_pipeline.runtime.acting import ACTION_MASK
 
 
 class WatchedEnvs(SB3ParallelEnv):

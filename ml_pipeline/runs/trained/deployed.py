@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.json_object import read_json_object
 from ml_pipeline.config.wording import ended, in_one_line
-from ml_pipeline.runtime.regular_file import open_regular, path_inside
+from ml_pipeline.runtime.files import open_regular, path_inside
 
 CURRENT = "current"
 PROMOTION_FILE = "promotion.json"

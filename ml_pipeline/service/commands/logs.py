@@ -22,8 +22,7 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.monitoring.run_log import LOG_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE, root_of_runs
 from ml_pipeline.runs.state import ENDED, RunState, read_state
-from ml_pipeline.runtime.growing_file import GrowingFile
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import GrowingFile, open_regular
 from ml_pipeline.service.control.runs import find_run
 
 PROG = "logs"

@@ -20,9 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.owned_folders import new_owned_folder
-from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_from, is_alive, this_process
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import open_regular
+from ml_pipeline.runtime.process_identity import (
+    ProcessIdentity,
+    identity_from,
+    is_alive,
+    new_owned_folder,
+    this_process,
+)
 from ml_pipeline.service.queue.store import SERVICE_FOLDER
 
 ADDRESS_FILE = "service.json"

@@ -16,8 +16,8 @@ from typing import Any, get_args
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.state import Status
+from ml_pipeline.runtime.files import path_inside
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
-from ml_pipeline.runtime.regular_file import path_inside
 from ml_pipeline.service.queue.root_lock import RootLock, RootTaken
 
 QUEUE_FILE = "queue.sqlite"

@@ -23,8 +23,8 @@ from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runs.folder_claim import record_end_for, record_starting
 from ml_pipeline.runs.state import Status
 from ml_pipeline.runs.stop import ON_REQUEST, take_stop_note
+from ml_pipeline.runtime.files import only_regular
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
-from ml_pipeline.runtime.regular_file import only_regular
 
 GO = b"g"
 PROG = "ml-pipeline train"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.regular_file import only_regular
+from ml_pipeline.runtime.files import only_regular
 from ml_pipeline.service.run.process import GO, RunOrder
 
 _ANSWER_TIMEOUT_S = 60.0  # to fork takes milliseconds; a machine may be suspended

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.regular_file import only_regular
+from ml_pipeline.runtime.files import only_regular
 
 _PAUSE_S = 0.25
 _AFTER_FAILURE_S = 1.0

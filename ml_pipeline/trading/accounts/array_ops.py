@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ml_pipeline.runtime.row_generators import mixed
+from ml_pipeline.runtime.seeding import mixed
 from ml_pipeline.trading.accounts.compiled_kernel import (
     compiled_advance,
     compiled_advance_within,

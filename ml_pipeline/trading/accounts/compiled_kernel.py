@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.runtime.code_cache import keep_code
-from ml_pipeline.runtime.row_generators import mixed
+from ml_pipeline.runtime.seeding import mixed
 from ml_pipeline.trading.accounts import execution, orders, within_bar
 from ml_pipeline.trading.accounts.execution import Kernel, make_kernel, weight_in_equity
 from ml_pipeline.trading.accounts.orders import Ops, Terms

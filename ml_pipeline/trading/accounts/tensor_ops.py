@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml_pipeline.runtime.row_generators import mixed
+from ml_pipeline.runtime.seeding import mixed
 from ml_pipeline.trading.accounts.array_ops import (
     Batch,
     Tables,

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.row_generators import advanced, below, row_generators, within
+from ml_pipeline.runtime.seeding import advanced, below, row_generators, within
 from ml_pipeline.trading.accounts.array_ops import Bars, Batch, CompiledArrays, NumpyArrays, Tables
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION
 from ml_pipeline.trading.accounts.orders import Terms

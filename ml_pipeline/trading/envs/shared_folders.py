@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ml_pipeline.runtime.owned_folders import new_owned_folder
+from ml_pipeline.runtime.process_identity import new_owned_folder
 
 try:
     import fcntl

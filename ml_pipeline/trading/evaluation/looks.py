@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ml_pipeline.config.wording import in_one_line, shown_path
-from ml_pipeline.runtime.file_lock import alone
-from ml_pipeline.runtime.regular_file import open_regular, path_inside
+from ml_pipeline.runtime.files import alone, open_regular, path_inside
 from ml_pipeline.runtime.user_key import NoKey, state_folder
 
 LOOKS_FILE = "test_looks.jsonl"

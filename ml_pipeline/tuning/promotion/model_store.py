@@ -29,10 +29,8 @@ from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.folder import runs_folder
 from ml_pipeline.runs.folders import folders_in
 from ml_pipeline.runs.trained.deployed import CURRENT, PROMOTION_FILE, current_number, version_number
-from ml_pipeline.runtime.file_lock import alone
-from ml_pipeline.runtime.owned_folders import new_owned_folder
-from ml_pipeline.runtime.regular_file import open_regular, path_inside
-from ml_pipeline.runtime.whole_file import sync_folder
+from ml_pipeline.runtime.files import alone, open_regular, path_inside, sync_folder
+from ml_pipeline.runtime.process_identity import new_owned_folder
 from ml_pipeline.tuning.promotion.version_files import (
     HISTORY_FILE,
     Switch,

@@ -14,7 +14,7 @@ from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.config.json_object import read_json_object
 from ml_pipeline.config.wording import counted
 from ml_pipeline.runs.trained.restore import find_policy
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import open_regular
 from ml_pipeline.tuning.promotion.comparison import PairedDifference, SavedPolicy
 from ml_pipeline.tuning.promotion.model_store import Version
 from ml_pipeline.tuning.promotion.version_files import DATA_FILE

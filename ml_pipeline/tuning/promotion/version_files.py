@@ -24,7 +24,7 @@ from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.task_identity import describe_task
 from ml_pipeline.runs.trained.configs import SUFFIXES, ExportConfig, Format
 from ml_pipeline.runs.trained.deployed import version_number
-from ml_pipeline.runtime.regular_file import read_regular
+from ml_pipeline.runtime.files import read_regular
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
 

@@ -16,8 +16,7 @@ from ml_pipeline.config.wording import counted, in_one_line, written
 from ml_pipeline.reporting.html_page import html_page, html_table
 from ml_pipeline.reporting.interactive_page import interactive_parts, interactive_style, json_block
 from ml_pipeline.reporting.report_files import PAGE_FILE
-from ml_pipeline.runtime.file_lock import alone
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import alone, written_whole
 from ml_pipeline.tuning.report.study_trials import Importance, TrialRow, n_finished, setting_name
 from ml_pipeline.tuning.report.tables import chart_data, failures_table, folder_link, trials_table, why
 from ml_pipeline.tuning.report.winner_test import WinnerTest

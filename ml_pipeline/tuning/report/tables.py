@@ -15,7 +15,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from ml_pipeline.config.wording import in_one_line, written
 from ml_pipeline.reporting.interactive_page import SortableTable, TableColumn
 from ml_pipeline.reporting.report_files import PAGE_FILE
-from ml_pipeline.runtime.regular_file import path_inside
+from ml_pipeline.runtime.files import path_inside
 from ml_pipeline.tuning.report.study_trials import TrialRow, shown_setting
 
 _LONGEST_REASON = 300

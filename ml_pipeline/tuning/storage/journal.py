@@ -23,7 +23,7 @@ from optuna.storages.journal import BaseJournalBackend
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted, shown_path
-from ml_pipeline.runtime.regular_file import open_regular
+from ml_pipeline.runtime.files import open_regular
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 _MOST_BYTES = 2**32

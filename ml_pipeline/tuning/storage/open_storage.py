@@ -15,7 +15,7 @@ from optuna.storages import BaseStorage, JournalStorage
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import in_one_line, shown_path
 from ml_pipeline.runs.folder import refuse_links
-from ml_pipeline.runtime.regular_file import path_inside
+from ml_pipeline.runtime.files import path_inside
 from ml_pipeline.tuning.storage.journal import JournalFile
 from ml_pipeline.tuning.study_files import JOURNAL_FILE, STUDY_FILE
 

@@ -19,8 +19,8 @@ from ml_pipeline.runs.folder_claim import check_not_written
 from ml_pipeline.runs.state import STATE_FILE
 from ml_pipeline.runs.stop import STOP_NOTE, StopRequest
 from ml_pipeline.runs.train_config import layered, train_config
+from ml_pipeline.runtime.files import path_inside
 from ml_pipeline.runtime.process_identity import this_process
-from ml_pipeline.runtime.regular_file import path_inside
 from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, HEARTBEAT_FILE, RETURNS_FILE, named_folders
 from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.trial_run import TrialOutcome, TrialRuns

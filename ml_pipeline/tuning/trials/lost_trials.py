@@ -23,8 +23,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.folder_claim import record_end_of_lost
 from ml_pipeline.runs.state import last_sign_of_life
+from ml_pipeline.runtime.files import only_regular, open_regular
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_from, is_alive, this_process
-from ml_pipeline.runtime.regular_file import only_regular, open_regular
 from ml_pipeline.tuning.storage.optuna_internals import StoredTrial, fail_trial, set_attribute
 from ml_pipeline.tuning.study_files import FOLDERS_ATTRIBUTE, HEARTBEAT_FILE, known_folders, trial_folder
 

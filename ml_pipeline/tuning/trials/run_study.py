@@ -24,8 +24,8 @@ from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, study_note
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
+from ml_pipeline.runtime.files import only_regular
 from ml_pipeline.runtime.rank_variables import variables_of_rank
-from ml_pipeline.runtime.regular_file import only_regular
 from ml_pipeline.service.env_pool import pool_for_runs
 from ml_pipeline.tuning.config import TuneOrder, flat_base
 from ml_pipeline.tuning.progress import write_progress

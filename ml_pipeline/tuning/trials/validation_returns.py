@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.regular_file import open_regular, unpacked_bytes
-from ml_pipeline.runtime.whole_file import written_whole
+from ml_pipeline.runtime.files import open_regular, unpacked_bytes, written_whole
 from ml_pipeline.trading.evaluation.baselines import Act, EquityPath
 from ml_pipeline.trading.evaluation.metrics import returns_of, sharpe
 from ml_pipeline.trading.market.data import FloatArray

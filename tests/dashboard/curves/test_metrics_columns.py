@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ml_pipeline.dashboard.curves import metrics_columns
 from ml_pipeline.dashboard.curves.metrics_columns import MetricsColumns, rows_of
-from ml_pipeline.runtime.growing_file import GrowingFile
+from ml_pipeline.runtime.files import GrowingFile
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from ml_pipeline.runs.ranks.launcher import RANK_LOST, LocalLauncher
+from ml_pipeline.runs.ranks.launcher import RANK_LOST, LocalLauncher, free_port
 from tests.training_commands import REPOSITORY
 
 _NOTE = """
@@ -207,3 +208,9 @@ def test_before_any_rank_was_started_there_is_none_to_wait_for(tmp_path):
 
 def test_a_lost_rank_has_a_code_of_its_own():
     assert RANK_LOST not in {0, 1, 2}
+
+
+def test_a_free_port_can_be_listened_on():
+    port = free_port()
+    with socket.create_server(("", port)) as server:
+        assert server.getsockname()[1] == port

@@ -13,8 +13,7 @@ from gymnasium import spaces
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.errors import InvalidResultError
 from ml_pipeline.models.rl.core.stepping.results import checked_step
-from ml_pipeline.runtime.acting import begin_episode
-from ml_pipeline.runtime.action_masks import reported_mask
+from ml_pipeline.runtime.acting import begin_episode, reported_mask
 
 _LONG_EPISODE = 10_000
 

@@ -17,7 +17,7 @@ from ml_pipeline.models.rl.core.separate_process import CallFailed, Calls, run_i
 from ml_pipeline.models.rl.core.serial_env import SerialEnv
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError, EnvResultError, InvalidResultError
 from ml_pipeline.models.rl.core.stepping.results import checked_reset, checked_step, is_fixed_size, observation_rows
-from ml_pipeline.runtime.action_masks import ACTION_MASK, random_actions
+from ml_pipeline.runtime.acting import ACTION_MASK, random_actions
 from ml_pipeline.runtime.global_random import global_generators_untouched, outcome, watch_global_random
 
 Read = Callable[[spaces.Space], object]

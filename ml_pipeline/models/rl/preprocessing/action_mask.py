@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.action_masks import ACTION_MASK, MASK_METHOD, mask_method, n_choices
+from ml_pipeline.runtime.acting import ACTION_MASK, MASK_METHOD, mask_method, n_choices
 
 Array = np.ndarray
 

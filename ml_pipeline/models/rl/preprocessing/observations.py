@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from ml_pipeline.models.rl.preprocessing.normalization import CLIP, ObservationNormalizer
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, flat_size, observation_encoder
-from ml_pipeline.runtime.action_masks import ACTION_MASK
+from ml_pipeline.runtime.acting import ACTION_MASK
 
 Array = np.ndarray
 

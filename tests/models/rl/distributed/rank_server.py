@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from ml_pipeline.runtime.free_port import free_port
+from ml_pipeline.runs.ranks.launcher import free_port
 
 _READY = b"ready"
 _ROOT = Path(__file__).resolve().parents[4]

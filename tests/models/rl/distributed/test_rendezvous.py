@@ -8,7 +8,7 @@ import pytest
 
 from ml_pipeline.models.rl.distributed import rendezvous as module
 from ml_pipeline.models.rl.distributed.rendezvous import rendezvous
-from ml_pipeline.runtime.free_port import free_port
+from ml_pipeline.runs.ranks.launcher import free_port
 from tests.models.rl.distributed.groups_of_threads import Store
 
 TIMEOUT_S = 600.0  # longer than a test may take: what a test waits for comes before

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import gymnasium
 
-from ml_pipeline.runtime.action_masks import random_action, reported_mask
+from ml_pipeline.runtime.acting import random_action, reported_mask
 from ml_pipeline.runtime.global_random import global_generators_untouched
 
 # What each worker adds to a vector step: two system calls. What it adds where neither end sleeps: those of both ends.

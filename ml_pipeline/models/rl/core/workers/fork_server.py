@@ -13,7 +13,7 @@ from multiprocessing import forkserver, util
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.runtime.owned_folders import new_owned_folder
+from ml_pipeline.runtime.process_identity import new_owned_folder
 
 _FOLDER_PREFIX = "ml-workers-"
 _PRELOADED = "ml_pipeline.models.rl.core.workers.preload"

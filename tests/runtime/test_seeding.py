@@ -5,7 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from ml_pipeline.runtime.row_generators import advanced, below, mixed, row_generators, within
+from ml_pipeline.runtime.seeding import advanced, below, mixed, row_generators, within
 
 N = 4096
 
