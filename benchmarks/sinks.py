@@ -25,10 +25,8 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.monitoring.resources import Resources
-from ml_pipeline.monitoring.sink import MetricsSink
-from ml_pipeline.monitoring.tensorboard import TensorBoardSink
-from ml_pipeline.monitoring.threaded_sink import ThreadedSink
-from ml_pipeline.monitoring.wandb import WandbSink
+from ml_pipeline.monitoring.sinks import MetricsSink
+from ml_pipeline.monitoring.trackers import TensorBoardSink, ThreadedSink, WandbSink
 
 N_ENVS = 8
 

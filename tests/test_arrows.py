@@ -86,7 +86,7 @@ COMMANDS = {command.module.removeprefix("ml_pipeline.") for command in TABLE.val
 # Only these print besides commands: what they show on a terminal, and the parts of one command.
 VERSION = "__version__"  # of the package itself, which no arrow is about
 PRINTING = (
-    *("config.flags", "monitoring.console", "monitoring.run_console", "dashboard.terminal.views"),
+    *("config.flags", "monitoring.console", "monitoring.progress", "dashboard.terminal.views"),
     *(f"runs.commands.{name}" for name in ("train_run", "ranks")),
 )
 # Only these install signal handlers besides commands: a context manager that the trainer enters in the main thread

@@ -15,7 +15,7 @@ from ml_pipeline.config.files import read_mapping
 from ml_pipeline.config.wording import in_one_line, last_line_first, score_unit
 from ml_pipeline.dashboard.files import count, finite
 from ml_pipeline.dashboard.metrics_tail import MetricsTail
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE, STEP
+from ml_pipeline.monitoring.sinks import METRICS_FILE, STEP
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.folders import run_folders, run_name
 from ml_pipeline.runs.state import ENDED, STATE_FILE, RunState, read_state

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.monitoring.line_file import read_lines
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE, STEP
+from ml_pipeline.monitoring.sinks import METRICS_FILE, STEP, read_lines
 
 FloatArray = NDArray[np.float64]
 By = Literal["steps", "time"]

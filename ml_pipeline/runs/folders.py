@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE
+from ml_pipeline.monitoring.sinks import METRICS_FILE
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, SETTINGS_FILE
 from ml_pipeline.runs.state import STATE_FILE
 

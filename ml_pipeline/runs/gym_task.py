@@ -25,7 +25,7 @@ from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult, evalua
 from ml_pipeline.models.rl.core.separate_process import CallFailed, Calls, run_in_process
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, reports_mask_outside_observation
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE
+from ml_pipeline.monitoring.sinks import METRICS_FILE
 from ml_pipeline.reporting.html_page import html_picture, html_table, png_of, write_html_page
 from ml_pipeline.reporting.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
 from ml_pipeline.reporting.learning_curves import LearningCurve, read_learning_curve

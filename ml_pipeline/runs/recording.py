@@ -15,15 +15,24 @@ from ml_pipeline.config.settings import flatten
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.models.rl.algorithms.trainer import Trainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.monitoring.line_file import read_lines
-from ml_pipeline.monitoring.listener import RunEnd, RunListener, RunStart
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
-from ml_pipeline.monitoring.monitor_csv import EPISODES_FILE, MonitorCsv
-from ml_pipeline.monitoring.run_log import LOG_FILE, LoggedListener, RunLog, closing_entry
-from ml_pipeline.monitoring.sink import MetricsSink
-from ml_pipeline.monitoring.tensorboard import EVENTS_FOLDER, TensorBoardSink, require_tensorboard
-from ml_pipeline.monitoring.threaded_sink import ThreadedSink
-from ml_pipeline.monitoring.wandb import WandbSink, require_wandb
+from ml_pipeline.monitoring.listener import (
+    LOG_FILE,
+    LoggedListener,
+    RunEnd,
+    RunListener,
+    RunLog,
+    RunStart,
+    closing_entry,
+)
+from ml_pipeline.monitoring.sinks import EPISODES_FILE, METRICS_FILE, MetricsFile, MetricsSink, MonitorCsv, read_lines
+from ml_pipeline.monitoring.trackers import (
+    EVENTS_FOLDER,
+    TensorBoardSink,
+    ThreadedSink,
+    WandbSink,
+    require_tensorboard,
+    require_wandb,
+)
 from ml_pipeline.runs.folder import FEATURE_WARNINGS_FILE, SETTINGS_FILE
 from ml_pipeline.runs.tasks import Task
 from ml_pipeline.runs.train_config import TrainConfig

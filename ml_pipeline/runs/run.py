@@ -19,9 +19,8 @@ from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenStep
 from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, StopAtReturn, StopOnPlateau, Trainer, is_due
 from ml_pipeline.models.rl.policies.threads_and_device import begin_with_usual_threads, choose_device
 from ml_pipeline.monitoring.listener import RunListener
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE, MetricsFile
 from ml_pipeline.monitoring.resources import Gpu, Resources
-from ml_pipeline.monitoring.sink import MetricsSink, Sinks
+from ml_pipeline.monitoring.sinks import METRICS_FILE, MetricsFile, MetricsSink, Sinks
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.checkpoint import Checkpoints, reading, resume_hint, settings_kept
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT, make_new_folder, report_folder

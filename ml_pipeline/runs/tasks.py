@@ -10,7 +10,7 @@ from gymnasium.vector import VectorEnv
 from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.monitoring.sink import MetricsSink
+from ml_pipeline.monitoring.sinks import MetricsSink
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task

@@ -21,7 +21,7 @@ from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, SerialEnv
 from ml_pipeline.models.rl.core.workers.choice import Division
 from ml_pipeline.monitoring.listener import RunListener, RunStart
-from ml_pipeline.monitoring.sink import EpisodeRecord
+from ml_pipeline.monitoring.sinks import EpisodeRecord
 from ml_pipeline.runs.earlier_runs import find_checkpoint, resumed_config
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
 from ml_pipeline.runs.recording import RunResult

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.monitoring.line_file import read_lines
+from ml_pipeline.monitoring.sinks import read_lines
 from ml_pipeline.runs.requests import write_request
 from tests.small_runs import weights
 from tests.training_commands import REPOSITORY, TRAIN, train

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml_pipeline.monitoring.metrics_file import MetricsFile
+from ml_pipeline.monitoring.sinks import MetricsFile
 from ml_pipeline.runs import checkpoint
 from ml_pipeline.runs import run as run_module
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.curves.metrics_columns import Floats, MetricsColumns
-from ml_pipeline.monitoring.metrics_file import STEP
+from ml_pipeline.monitoring.sinks import STEP
 
 Axis = Literal["step", "time"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from ml_pipeline.dashboard.curves.chart_data import STAGES
 from ml_pipeline.dashboard.curves.metrics_columns import MetricsColumns
 from ml_pipeline.dashboard.files import find_run
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE
+from ml_pipeline.monitoring.sinks import METRICS_FILE
 
 _MOST_BYTES = 512 * 2**20
 _CHECKED_S = 1.0

@@ -12,7 +12,7 @@ from ml_pipeline.config.wording import counted, in_one_line
 from ml_pipeline.dashboard.studies import StudySummary
 from ml_pipeline.dashboard.summaries import BROKEN
 from ml_pipeline.dashboard.terminal.run_table import STYLES, duration, figure, printable
-from ml_pipeline.monitoring.machine import MachineUse
+from ml_pipeline.monitoring.resources import MachineUse
 
 _LABEL = 14
 _BAR = 14

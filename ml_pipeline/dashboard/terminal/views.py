@@ -17,7 +17,7 @@ from ml_pipeline.dashboard.summaries import RunSummary, read_summaries
 from ml_pipeline.dashboard.terminal.command_line import ShownRuns
 from ml_pipeline.dashboard.terminal.run_table import plain_lines, remarks, status_table
 from ml_pipeline.dashboard.terminal.study_screen import study_line, study_lines, study_screen
-from ml_pipeline.monitoring.machine import Machine
+from ml_pipeline.monitoring.resources import Machine
 from ml_pipeline.runtime.interrupts import Interrupted
 
 _AROUND = 2  # lines of the header and of the count of runs

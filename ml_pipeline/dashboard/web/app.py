@@ -42,7 +42,7 @@ from ml_pipeline.dashboard.web.http import (
 from ml_pipeline.dashboard.web.reports import NoSuchReport, Reports
 from ml_pipeline.dashboard.web.studies_and_sessions import Sessions, Studies
 from ml_pipeline.dashboard.web.updates import Choice, EventStream, Position, Updates
-from ml_pipeline.monitoring.run_log import LOG_FILE
+from ml_pipeline.monitoring.listener import LOG_FILE
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE
 

@@ -14,7 +14,7 @@ from ml_pipeline.dashboard.web.http import as_json, one_of
 from ml_pipeline.dashboard.web.reports import Reports
 from ml_pipeline.live.session_files import RECONCILIATION_FILE
 from ml_pipeline.live.session_files import REPORT_FILE as SESSION_REPORT_FILE
-from ml_pipeline.monitoring.machine import Machine
+from ml_pipeline.monitoring.resources import Machine
 
 
 class Studies:

@@ -17,7 +17,7 @@ from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_log import Event, event_line, plain
 from ml_pipeline.live.session_files import BARS_FILE, DECISION_FILE, LEDGER_FILE, LOG_FILE, STATUS_FILE
 from ml_pipeline.live.state import SessionState
-from ml_pipeline.monitoring.line_file import AppendedFile
+from ml_pipeline.monitoring.sinks import AppendedFile
 from ml_pipeline.runtime.files import only_regular, open_regular, written_whole
 from ml_pipeline.trading.accounts.ledger import LedgerRecorder, LedgerRow
 from ml_pipeline.trading.evaluation.report import ledger_line, ledger_lines

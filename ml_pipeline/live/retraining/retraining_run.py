@@ -12,8 +12,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.live.retraining.bars import add_earlier_bars
 from ml_pipeline.live.retraining.task_folder import EARLIER, RUN, SETTINGS, Outcome, RetrainOrder, read_order
-from ml_pipeline.monitoring.line_file import read_lines
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE
+from ml_pipeline.monitoring.sinks import METRICS_FILE, read_lines
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT

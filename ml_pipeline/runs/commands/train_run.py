@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
 from ml_pipeline.monitoring.listener import RunListener, RunStart
-from ml_pipeline.monitoring.run_console import RunConsole
+from ml_pipeline.monitoring.progress import RunConsole
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.stop import StopRequest

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any
 
 from ml_pipeline.models.rl.algorithms.iteration_statistics import TimeSpent
-from ml_pipeline.monitoring.sink import EpisodeRecord
+from ml_pipeline.monitoring.sinks import EpisodeRecord
 from ml_pipeline.runs.sb3.model import WatchedEnvs
 
 # What the algorithm itself records; "time/" and the means of episodes are ours.

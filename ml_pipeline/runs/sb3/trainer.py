@@ -25,7 +25,7 @@ from ml_pipeline.models.rl.policies.threads_and_device import learning_threads
 from ml_pipeline.models.rl.rollout.episodes import EpisodeTracker
 from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.monitoring.progress import ProgressBar
-from ml_pipeline.monitoring.sink import MetricsSink, Sinks
+from ml_pipeline.monitoring.sinks import MetricsSink, Sinks
 from ml_pipeline.runs.sb3.arguments import is_on_policy
 from ml_pipeline.runs.sb3.model import WatchedEnvs, make_model
 from ml_pipeline.runs.sb3.policy import SB3Policy

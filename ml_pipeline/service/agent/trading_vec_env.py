@@ -17,8 +17,7 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.monitoring.line_file import LineFile
-from ml_pipeline.monitoring.monitor_csv import first_line
+from ml_pipeline.monitoring.sinks import LineFile, first_line
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.episode_figures import EPISODE_FIGURES, BatchedEpisodeFiguresEnv
 from ml_pipeline.trading.symbols_task import SymbolsTask

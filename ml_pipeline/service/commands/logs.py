@@ -19,7 +19,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.jobs.exit_reason import tail, without_program
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.monitoring.run_log import LOG_FILE
+from ml_pipeline.monitoring.listener import LOG_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE, root_of_runs
 from ml_pipeline.runs.state import ENDED, RunState, read_state
 from ml_pipeline.runtime.files import GrowingFile, open_regular

@@ -9,8 +9,7 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.jobs.budget import need_of, share_of_cores
-from ml_pipeline.monitoring.line_file import read_lines
-from ml_pipeline.monitoring.metrics_file import METRICS_FILE
+from ml_pipeline.monitoring.sinks import METRICS_FILE, read_lines
 from ml_pipeline.runs.requests import REQUEST_FILE, write_request
 from ml_pipeline.service.queue.store import QueuedRun, Store
 

@@ -20,7 +20,7 @@ import optuna
 
 from ml_pipeline import __version__
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.monitoring.line_file import read_lines
+from ml_pipeline.monitoring.sinks import read_lines
 from ml_pipeline.runtime.files import alone
 from ml_pipeline.runtime.process_identity import identity_from, is_alive, this_process
 from ml_pipeline.trading.evaluation.looks import Look, read_looks

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ml_pipeline.dashboard.studies import read_studies
 from ml_pipeline.dashboard.terminal.study_screen import study_line, study_lines, study_screen
-from ml_pipeline.monitoring.machine import GpuUse, MachineUse
+from ml_pipeline.monitoring.resources import GpuUse, MachineUse
 from tests.dashboard.study_folders import make_study, study_values, write_study
 
 MACHINE = MachineUse(87.4, 2, 3.14, 8.0, (GpuUse("NVIDIA H100", 43.0, 3.1, 80.0), GpuUse("a slice", None, None, None)))

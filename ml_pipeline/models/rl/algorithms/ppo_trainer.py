@@ -37,7 +37,7 @@ from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, UpdateStatistics
 from ml_pipeline.models.rl.update.step_choice import fastest_steps
 from ml_pipeline.monitoring.progress import ProgressBar
-from ml_pipeline.monitoring.sink import MetricsSink, Sinks
+from ml_pipeline.monitoring.sinks import MetricsSink, Sinks
 
 
 class PPOTrainer:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ml_pipeline.monitoring.sink import EpisodeRecord
+from ml_pipeline.monitoring.sinks import EpisodeRecord
 
 Array = np.ndarray
 WINDOW = 100

@@ -4,8 +4,7 @@ import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ml_pipeline.monitoring.listener import RunListener, RunStart
-from ml_pipeline.monitoring.run_log import LoggedListener, RunLog
+from ml_pipeline.monitoring.listener import LoggedListener, RunListener, RunLog, RunStart
 
 NOON = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
 
