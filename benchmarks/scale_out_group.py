@@ -115,7 +115,7 @@ def _train(job: Job) -> dict[str, Any]:
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
     from ml_pipeline.models.rl.core.vec_env import ParallelEnv
     from ml_pipeline.models.rl.distributed.rank_group import RankGroup
-    from ml_pipeline.models.rl.distributed.ranks import OneRank, rows_of
+    from ml_pipeline.models.rl.ranks import OneRank, rows_of
 
     group = RankGroup.join(timeout_s=120.0) if job.ranks > 1 else OneRank()
     ranks = TimedRanks(group) if job.ranks else None

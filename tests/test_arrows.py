@@ -41,7 +41,7 @@ FLOORS = (
 )
 WITHIN = {
     "models.rl": "core.stepping < core.workers < core < preprocessing < transitions < networks < compiled < policies"
-    " < distributed.ranks < update < rollout < distributed < algorithms",
+    " < ranks < update < rollout < distributed < algorithms",
     "trading": "market < features, accounts < envs < evaluation < .",
     "runs": "environments < sb3 < . < trained, commands",
     "service": "env_pool, vectorized_env_config < run, agent, queue < scheduling < . < control, commands",

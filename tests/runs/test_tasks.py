@@ -10,8 +10,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
-from ml_pipeline.models.rl.distributed.ranks import rows_of
 from ml_pipeline.models.rl.policies import threads_and_device
+from ml_pipeline.models.rl.ranks import rows_of
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import make_envs, make_task
 from ml_pipeline.runs.train_command_line import parse_train_start

@@ -84,7 +84,7 @@ def train_as_rank(place: RankInfo, flags: TrainFlags, *, prog: str, told_by: str
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
         from ml_pipeline.models.rl.distributed.rank_group import RankGroup
-        from ml_pipeline.models.rl.distributed.ranks import RankLost
+        from ml_pipeline.models.rl.ranks import RankLost
         from ml_pipeline.runs.ranks.context import RankContext, SharedError
         from ml_pipeline.runs.ranks.start import start_of_ranks
 

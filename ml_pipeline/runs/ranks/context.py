@@ -10,9 +10,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn, TypeVar
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.models.rl.distributed.exchange import pack, unpack
 from ml_pipeline.models.rl.distributed.rank_group import RankGroup
-from ml_pipeline.models.rl.distributed.ranks import OneRank, RankLost, Ranks, RanksDiffer, described
+from ml_pipeline.models.rl.ranks import OneRank, RankLost, Ranks, RanksDiffer, described, pack, unpack
 from ml_pipeline.runs.stop import StopRequest
 
 Result = TypeVar("Result")

@@ -16,8 +16,8 @@ from ml_pipeline.config.files import convert_settings
 from ml_pipeline.config.run import OF_LAUNCH
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.config.wording import in_one_line, written
-from ml_pipeline.models.rl.distributed.ranks import Ranks, RanksDiffer
 from ml_pipeline.models.rl.policies.threads_and_device import choose_device
+from ml_pipeline.models.rl.ranks import Ranks, RanksDiffer
 from ml_pipeline.runs.ranks.context import RankContext, SharedError
 from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.ranks.relaunch import LeftRun, left_run

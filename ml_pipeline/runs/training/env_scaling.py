@@ -13,7 +13,7 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs, Trainer
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater
-from ml_pipeline.models.rl.distributed.ranks import rows_of
+from ml_pipeline.models.rl.ranks import rows_of
 from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig

@@ -25,7 +25,7 @@ def take_part(worker: Parent) -> int:
     """
     from ml_pipeline.models.rl.core.arguments import measuring_once
     from ml_pipeline.models.rl.distributed.rank_group import RankGroup
-    from ml_pipeline.models.rl.distributed.ranks import RankLost
+    from ml_pipeline.models.rl.ranks import RankLost
     from ml_pipeline.runs.ranks.context import SharedError
     from ml_pipeline.runs.ranks.start import consistent
     from ml_pipeline.runs.run import Run

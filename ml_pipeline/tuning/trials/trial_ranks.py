@@ -10,7 +10,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.jobs.child import Child
 from ml_pipeline.models.rl.distributed.rank_group import RankGroup
-from ml_pipeline.models.rl.distributed.ranks import RankLost
+from ml_pipeline.models.rl.ranks import RankLost
 from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.ranks.launcher import FAILED, RANK_LOST, lost_ranks
 from ml_pipeline.runs.ranks.start import consistent

@@ -19,7 +19,7 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import OF_LAUNCH, RunConfig
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
 from ml_pipeline.models.rl.core.arguments import measuring_once
-from ml_pipeline.models.rl.distributed.ranks import RankLost
+from ml_pipeline.models.rl.ranks import RankLost
 from ml_pipeline.monitoring.listener import RunListener, RunStart
 from ml_pipeline.monitoring.sinks import METRICS_FILE, STEP, EpisodeRecord, read_lines
 from ml_pipeline.runs.earlier_runs import resumed_config

@@ -28,10 +28,10 @@ from ml_pipeline.models.rl.algorithms.trainer_envs import (
     vectorized,
 )
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
-from ml_pipeline.models.rl.distributed.ranks import OneRank, Ranks
 from ml_pipeline.models.rl.distributed.stop_agreement import new_stop
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.policies.threads_and_device import choose_device, one_thread
+from ml_pipeline.models.rl.ranks import OneRank, Ranks
 from ml_pipeline.models.rl.rollout.estimates import Estimates, check_policy, with_normalized_values
 from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, UpdateStatistics

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
-from gymnasium.vector import AutoresetMode, VectorEnv
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from torch import Tensor
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
@@ -12,14 +15,12 @@ from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.stepping.state import EnvState, PickledState
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater, SerialEnv
-from ml_pipeline.models.rl.distributed.exchange import first_reason, pack, states_put, unpack
-from ml_pipeline.models.rl.distributed.rank_collector import RankCollector
-from ml_pipeline.models.rl.distributed.ranks import Ranks, rows_of
-from ml_pipeline.models.rl.distributed.tensor_envs import EnvsOfTensors
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.ranks import Ranks, first_reason, pack, rows_of, states_put, unpack
 from ml_pipeline.models.rl.rollout.collector import Collector
 from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector, device_generator
 from ml_pipeline.models.rl.rollout.host_collector import HostCollector
+from ml_pipeline.models.rl.rollout.rank_collector import RankCollector
 from ml_pipeline.models.rl.update.gradient_steps import Generator
 from ml_pipeline.runtime.seeding import random_generator
 
@@ -171,3 +172,44 @@ def _check_reported(envs: VectorEnv, ranks: Ranks) -> None:
         later = str(error)
     if reason := first_reason(ranks, "whether workers were replaced", later):
         raise RescaleLater(reason)
+
+
+Array = np.ndarray
+
+
+class EnvsOfTensors(VectorWrapper):
+    """The same environments with arrays. A step waits for the device, and copies n observations from it.
+
+    A rank sends arrays to the others at the end of a rollout. The policy may be on the device, and learn there. Ranks
+    learn the bits of one process if each row draws its episodes by itself: row i after `reset(seed=s)` as row 0 after
+    `reset(seed=s + i)`, as those of `BatchedTradingEnv` do.
+    """
+
+    def __init__(self, envs: VectorEnv) -> None:
+        super().__init__(envs)
+        self._device = torch.device(envs.device)  # type: ignore[attr-defined]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        observations, infos = self.env.reset(seed=seed, options=options)
+        return _arrays(observations), _arrays(infos)
+
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        result: tuple[Any, ...] = self.env.step(torch.from_numpy(actions).to(self._device))
+        observations, rewards, terminated, truncated, infos = map(_arrays, result)
+        return observations, rewards, terminated, truncated, infos
+
+    def continue_from(self, states: Sequence[Any], *, seed: int) -> Array | None:
+        return _arrays(self.env.continue_from(states, seed=seed))  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> Any:
+        """What only some environments have, such as `get_states`."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+
+def _arrays(value: Any) -> Any:
+    """Tensors as arrays; in a dictionary as well."""
+    if isinstance(value, Tensor):
+        return value.cpu().numpy()
+    return {key: _arrays(each) for key, each in value.items()} if isinstance(value, dict) else value

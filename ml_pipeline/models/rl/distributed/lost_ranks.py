@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from ml_pipeline.models.rl.distributed.ranks import Member, RankLost, described
 from ml_pipeline.models.rl.distributed.side_channel import Message, end_when_unreachable
+from ml_pipeline.models.rl.ranks import Member, RankLost, described
 
 FOLLOWED = "it lost another rank"
 """The reason of a rank that ended because of another one."""

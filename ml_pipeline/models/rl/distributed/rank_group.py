@@ -24,9 +24,9 @@ from ml_pipeline.models.rl.distributed.lost_ranks import (
     told_by_torch,
     watch,
 )
-from ml_pipeline.models.rl.distributed.ranks import Member, RankLost, this_process
 from ml_pipeline.models.rl.distributed.rendezvous import interface_towards, rendezvous
 from ml_pipeline.models.rl.distributed.side_channel import SideChannel
+from ml_pipeline.models.rl.ranks import Member, RankLost, this_process
 from ml_pipeline.runtime.rank_variables import rank_and_size
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -7,8 +7,8 @@ from collections import defaultdict
 from typing import Protocol
 
 from ml_pipeline.models.rl.distributed.rank_group import RankGroup
-from ml_pipeline.models.rl.distributed.ranks import RankLost, Ranks, described
 from ml_pipeline.models.rl.distributed.side_channel import Message
+from ml_pipeline.models.rl.ranks import RankLost, Ranks, described
 
 _LOOK_S = 0.1  # how often a rank that waits for the others looks whether one is gone
 

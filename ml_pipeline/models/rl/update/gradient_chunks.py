@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.distributed import is_nccl_available
 
-from ml_pipeline.models.rl.distributed.ranks import Ranks
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic
 from ml_pipeline.models.rl.networks.image_encoder import factors_of_weights
 from ml_pipeline.models.rl.policies.threads_and_device import in_threads
+from ml_pipeline.models.rl.ranks import Ranks
 from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, of_sequences
 from ml_pipeline.models.rl.update.ppo_loss import LossRows, LossWeights, loss_of
 from ml_pipeline.runtime.rank_variables import processes_here

@@ -9,10 +9,10 @@ import warnings
 from torch import Tensor
 
 from ml_pipeline.config.ppo import PPOConfig
-from ml_pipeline.models.rl.distributed.ranks import OneRank, Ranks
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic
 from ml_pipeline.models.rl.policies.compiled_networks import can_compile, give_up_compiling
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.ranks import OneRank, Ranks
 from ml_pipeline.models.rl.transitions import Minibatch, first_of
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
 from ml_pipeline.models.rl.update.gradient_chunks import ChunkedGradients, ChunkSharing

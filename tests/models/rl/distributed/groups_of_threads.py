@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ml_pipeline.models.rl.distributed.ranks import RankLost, this_process
 from ml_pipeline.models.rl.distributed.rendezvous import rendezvous
 from ml_pipeline.models.rl.distributed.side_channel import SideChannel
+from ml_pipeline.models.rl.ranks import RankLost, this_process
 
 
 class Store:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.distributed.ranks import rows_of
+from ml_pipeline.models.rl.ranks import rows_of
 
 N_ENVS, N_STEPS, N_ITERATIONS = 12, 16, 3
 TIMESTEPS = N_ENVS * N_STEPS * N_ITERATIONS

@@ -10,7 +10,7 @@ import torch
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
-from ml_pipeline.models.rl.distributed.ranks import rows_of
+from ml_pipeline.models.rl.ranks import rows_of
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market
@@ -162,7 +162,7 @@ def test_environments_with_one_state_for_several_are_saved_without_states(server
 
 
 def test_environments_of_tensors_go_on_as_arrays():
-    from ml_pipeline.models.rl.distributed.tensor_envs import EnvsOfTensors
+    from ml_pipeline.models.rl.algorithms.trainer_envs import EnvsOfTensors
 
     few, more = envs_of(None, "cpu", 2), EnvsOfTensors(envs_of(None, "cpu", 5))
     first = few.reset(seed=1)[0].numpy()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from ml_pipeline.models.rl.core.stepping.state import PickledState
-from ml_pipeline.models.rl.distributed.exchange import pack, unpack
+from ml_pipeline.models.rl.ranks import pack, unpack
 
 _PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 _TREES = st.recursive(

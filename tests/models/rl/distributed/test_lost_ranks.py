@@ -14,9 +14,10 @@ import torch
 
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.distributed import lost_ranks, rank_collector
+from ml_pipeline.models.rl.distributed import lost_ranks
 from ml_pipeline.models.rl.distributed.lost_ranks import FOLLOWED, LostRanks
-from ml_pipeline.models.rl.distributed.ranks import Member, RankLost, RanksDiffer
+from ml_pipeline.models.rl.ranks import Member, RankLost, RanksDiffer
+from ml_pipeline.models.rl.rollout import rank_collector
 from tests.models.rl.distributed.rank_server import Outcome, RankServer
 from tests.models.rl.distributed.tasks import (
     N_STEPS,

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.distributed import rank_group
 from ml_pipeline.models.rl.distributed.rank_group import RankGroup
-from ml_pipeline.models.rl.distributed.ranks import OneRank, RankLost
+from ml_pipeline.models.rl.ranks import OneRank, RankLost
 from ml_pipeline.runs.ranks.launcher import free_port
 from tests.models.rl.distributed.rank_server import RankServer
 from tests.models.rl.distributed.tasks import trainer_of

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.distributed.ranks import rows_of
+from ml_pipeline.models.rl.ranks import rows_of
 from tests.models.rl.distributed.rank_server import RankServer
 from tests.models.rl.distributed.tasks import N_STEPS, TASKS, hash_of, trainer_of
 

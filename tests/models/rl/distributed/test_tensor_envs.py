@@ -11,8 +11,8 @@ from gymnasium.vector.utils import batch_space
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
-from ml_pipeline.models.rl.distributed.ranks import rows_of
-from ml_pipeline.models.rl.distributed.tensor_envs import EnvsOfTensors
+from ml_pipeline.models.rl.algorithms.trainer_envs import EnvsOfTensors
+from ml_pipeline.models.rl.ranks import rows_of
 from tests.models.rl.distributed.rank_server import RankServer
 from tests.models.rl.distributed.tasks import N_ENVS, N_STEPS, TIMESTEPS, hash_of
 

@@ -17,11 +17,10 @@ from gymnasium.vector import VectorEnv
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
-from ml_pipeline.models.rl.distributed.exchange import check_equal, digest_of, pack, states_put, unpack
-from ml_pipeline.models.rl.distributed.ranks import Ranks, rows_of
 from ml_pipeline.models.rl.policies.acting import ActRows
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout
+from ml_pipeline.models.rl.ranks import Ranks, check_equal, digest_of, pack, rows_of, states_put, unpack
 from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
 from ml_pipeline.models.rl.rollout.collector import Collector, resized
 from ml_pipeline.models.rl.rollout.host_collector import ArrayCollector
