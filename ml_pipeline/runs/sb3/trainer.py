@@ -22,7 +22,7 @@ from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.threads_and_device import learning_threads
-from ml_pipeline.models.rl.rollout.episodes import EpisodeTracker
+from ml_pipeline.models.rl.rollout.collector import EpisodeTracker
 from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.monitoring.progress import ProgressBar
 from ml_pipeline.monitoring.sinks import MetricsSink, Sinks

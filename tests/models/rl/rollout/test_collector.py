@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ml_pipeline.models.rl.rollout.episodes import EpisodeTracker
+from ml_pipeline.models.rl.rollout.collector import EpisodeTracker
 
 
 def step(tracker, rewards, done, global_step=0):
