@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.run import OF_LAUNCH
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.runs.task_identity import describe_task
-from ml_pipeline.runs.tasks import Task
+from ml_pipeline.runs.tasks import Task, describe_task
 from ml_pipeline.runs.train_config import TrainConfig, train_config
 from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask

@@ -12,7 +12,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.gym_task import GymTask
-from ml_pipeline.runs.task_identity import describe_environment, describe_task
+from ml_pipeline.runs.tasks import describe_environment, describe_task
 from ml_pipeline.trading.market.data import market_fingerprint
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig

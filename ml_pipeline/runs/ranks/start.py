@@ -21,8 +21,7 @@ from ml_pipeline.models.rl.ranks import Ranks, RanksDiffer
 from ml_pipeline.runs.ranks.context import RankContext, SharedError
 from ml_pipeline.runs.ranks.rank_info import RankInfo
 from ml_pipeline.runs.ranks.relaunch import LeftRun, left_run
-from ml_pipeline.runs.task_identity import describe_task
-from ml_pipeline.runs.tasks import Task, make_task
+from ml_pipeline.runs.tasks import Task, describe_task, make_task
 from ml_pipeline.runs.train_command_line import TrainFlags, TrainStart, train_start
 from ml_pipeline.runs.train_config import USUAL_WITH_RANKS, TrainConfig, layered, train_config
 

@@ -21,7 +21,7 @@ from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, SETTINGS_FILE
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.report_heading import write_report_heading
-from ml_pipeline.runs.task_identity import describe_task
+from ml_pipeline.runs.tasks import describe_task
 from ml_pipeline.runs.trained.configs import SUFFIXES, ExportConfig, Format
 from ml_pipeline.runs.trained.deployed import version_number
 from ml_pipeline.runtime.files import read_regular

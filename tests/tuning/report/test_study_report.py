@@ -9,7 +9,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from ml_pipeline.runs.task_identity import describe_task
+from ml_pipeline.runs.tasks import describe_task
 from ml_pipeline.runs.trained.configs import EvaluationConfig, EvaluationStart
 from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
 from ml_pipeline.trading.settings import TradingConfig
