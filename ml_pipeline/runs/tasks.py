@@ -1,4 +1,4 @@
-"""What a run learns: the contract of a task, the task, environments and trainer of the settings, and its fingerprint."""
+"""What a run learns: the contract of a task, the task, environments and trainer of the settings, its fingerprint."""
 
 import hashlib
 import importlib.metadata
