@@ -6,6 +6,8 @@ Ours stay the only ones that are taken, so that a setting has one name in flags,
 import re
 from collections.abc import Collection, Mapping
 
+from ml_pipeline.config.errors import nearest
+
 # Stable-Baselines3 and its zoo, CleanRL, Gymnasium, and the trading libraries that our users come from.
 _OURS = {
     "algo": "algorithm",
@@ -125,6 +127,17 @@ def familiar_name(name: str, shown: Mapping[str, str]) -> str:
         return f" {_REMARKS[name].format_map(shown)}"
     except KeyError:  # no such remark, or not for these settings
         return ""
+
+
+def meant_setting(name: str, known: Collection[str]) -> str:
+    """What was probably meant by the name of a setting that does not exist, or every name there is.
+
+    >>> meant_setting("lr", ["learning_rate", "seed"])
+    'Did you mean "learning_rate"?'
+    >>> meant_setting("colour", ["learning_rate", "seed"])
+    'Known are: learning_rate, seed.'
+    """
+    return familiar_name(name, {each: each for each in known}).lstrip() or nearest(name, known)
 
 
 def setting_for(word: str, known: Collection[str]) -> str | None:

@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from ml_pipeline.config.conversion import convert
-from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.config.familiar_names import familiar_name
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.familiar_names import meant_setting
 from ml_pipeline.config.settings import hints_of, spelled_out
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runtime.files import read_regular, written_whole
@@ -47,8 +47,7 @@ def convert_settings(values: Mapping[Any, Any], settings_class: type, *, source:
     for key, value in values.items():
         name = str(key).replace("-", "_")
         if name not in hints:
-            meant = familiar_name(name, {each: each for each in hints}) or f" {nearest(name, hints)}"
-            raise UserError(f'{source}: unknown setting "{in_one_line(key)}".{meant}')
+            raise UserError(f'{source}: unknown setting "{in_one_line(key)}". {meant_setting(name, hints)}')
         if name in named:
             raise UserError(f"{source}: {name} is set twice; keep one of the two.")
         named[name] = value

@@ -15,7 +15,7 @@ from typing import Any
 
 from ml_pipeline.config.algorithms import ALGORITHMS, OWN
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.config.familiar_names import familiar_name
+from ml_pipeline.config.familiar_names import familiar_name, meant_setting
 
 Flat = dict[str, Any]
 Reader = Callable[[Any, Path], Flat]
@@ -85,8 +85,7 @@ def section(name: str, readers: Mapping[str, Reader], ignored: frozenset[str] = 
             if key in ignored or key in _WITHOUT_EFFECT:
                 continue
             if key not in readers:
-                meant = familiar_name(str(key), {each: each for each in readers}) or f" {nearest(str(key), readers)}"
-                raise UserError(f'{source}: unknown setting "{key}" in {name}.{meant}')
+                raise UserError(f'{source}: unknown setting "{key}" in {name}. {meant_setting(str(key), readers)}')
             add(flat, readers[key](inner, source), source)
         return flat
 

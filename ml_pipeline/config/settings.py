@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.familiar_names import meant_setting
 
 Scheduled = float | str | Callable[[float], float]
 """A number; a text such as "lin_3e-4", that number on a line to zero; or a function of the share of training left."""
@@ -102,12 +103,18 @@ def hints_of(settings_class: type) -> dict[str, Any]:
 
 
 def build(settings_class: type[Settings], values: Mapping[str, object]) -> Settings:
-    """Settings with these values, and defaults where there is none. Raises UserError where a value is out of range."""
-    groups = {
-        name: group(**{field.name: values[field.name] for field in fields(group) if field.name in values})
-        for name, group in groups_of(settings_class).items()
-    }
-    return settings_class(**groups)
+    """Settings with these values, and defaults for the rest.
+
+    Raises UserError: a name unknown, a value out of range.
+    """
+    groups = groups_of(settings_class)
+    known = {field.name: name for name, group in groups.items() for field in fields(group)}
+    given: dict[str, dict[str, Any]] = {name: {} for name in groups}
+    for name, value in values.items():
+        if name not in known:
+            raise UserError(f'unknown setting "{name}". {meant_setting(name, known)}')
+        given[known[name]][name] = value
+    return settings_class(**{name: group(**given[name]) for name, group in groups.items()})
 
 
 def flatten(settings: object) -> dict[str, object]:

@@ -26,6 +26,15 @@ def test_a_minibatch_larger_than_the_rollout_is_told():
         TrainConfig(run=RunConfig(n_envs=8), ppo=PPOConfig(minibatch_size=2049))
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("n_env", "n_envs"), ("lr", "learning_rate"), ("n-envs", "n_envs"), ("batch_size", "minibatch_size")],
+)
+def test_a_name_that_is_no_setting_is_told(name, meant):
+    with pytest.raises(UserError, match=f'^unknown setting "{name}". Did you mean "{meant}"\\?$'):
+        train_config({name: 8})
+
+
 def test_several_processes_update_statistics_once_a_rollout():
     several = {"n_processes": 2, "n_envs": 2}
     assert train_config(several).ppo.normalize_update == "rollout"

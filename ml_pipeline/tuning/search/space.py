@@ -20,7 +20,7 @@ from optuna.exceptions import OptunaError
 
 from ml_pipeline.config.conversion import convert
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.config.familiar_names import familiar_name
+from ml_pipeline.config.familiar_names import meant_setting
 from ml_pipeline.config.files import read_mapping
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import OF_LAUNCH
@@ -295,8 +295,8 @@ def searchable(name: object, *, source: str) -> str:
     """
     setting = str(name).replace("-", "_")
     if setting not in hints_of(TrainConfig):
-        meant = familiar_name(setting, {each: each for each in SEARCHABLE}) or f" {nearest(setting, SEARCHABLE)}"
-        raise UserError(f'{source}: unknown setting "{in_one_line(name)}".{meant}')
+        meant = meant_setting(setting, SEARCHABLE)
+        raise UserError(f'{source}: unknown setting "{in_one_line(name)}". {meant}')
     if setting not in SEARCHABLE:
         reason = REFUSED.get(setting, "it is none of the trainer's")
         raise UserError(f"{source}: {setting} cannot be searched: {reason}.")
