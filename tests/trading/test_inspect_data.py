@@ -217,7 +217,7 @@ def test_the_gap_and_the_listings_of_the_real_file(market_file, capsys):
 def test_the_weekends_and_the_adjustment_of_the_real_files(market_file, capsys):
     main([str(market_file("FOREX_EURUSD_1H_ASK.csv"))])
     out = capsys.readouterr().out
-    assert "51 gaps of up to 50 hours over weekends" in out
+    assert "51 gaps of up to 2.08 days over weekends" in out
     assert "holds only the ask side" in out
     main([str(market_file("dj30_test_2021.csv"))])
     out = capsys.readouterr().out
