@@ -210,7 +210,9 @@ def _end_accept(listener: Listener) -> None:
 def _unlink_ours(path: Path, made: os.stat_result) -> None:
     """Remove a file, unless another lies there meanwhile."""
     with contextlib.suppress(OSError):
-        if os.path.samestat(os.stat(path), made):
+        there = os.stat(path)
+        # The time as well: a file system gives the inode of a removed file to the next one.
+        if os.path.samestat(there, made) and there.st_mtime_ns == made.st_mtime_ns:
             path.unlink()
 
 
