@@ -1,5 +1,7 @@
 """A trainer goes on in more or fewer environments: running episodes keep running, and all else stays as it was."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import psutil
@@ -14,9 +16,12 @@ from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.algorithms.trainer import ChangesEnvs
 from ml_pipeline.models.rl.core.stepping.errors import EnvFailedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater, SerialEnv
+from ml_pipeline.models.rl.ranks import rows_of
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_command_line import parse_train_start
 from tests.models.rl.core.workers.probes import is_gone, wait_until
+from tests.models.rl.distributed import tasks
+from tests.models.rl.distributed.rank_server import RankServer
 
 N_STEPS, SEED = 8, 3
 
@@ -259,3 +264,28 @@ def test_environments_are_not_replaced_in_the_middle_of_a_rollout():
     assert trainer.mid_rollout
     with pytest.raises(UserError, match="between two iterations, but a rollout is under way; train on"):
         trainer.replace_envs(SerialEnv([Walk] * 3))
+
+
+def trained_in_changing_numbers(ranks: Any, numbers: list[int]) -> tuple[str, int]:
+    """Trains one iteration in each of these numbers of environments; what it ends with, and after which step."""
+    with tasks.trainer_of(
+        ranks, "masked", n_envs=numbers[0], minibatch_size=16, timesteps=tasks.N_STEPS * sum(numbers)
+    ) as trainer:
+        trainer.train_episode_vectorized()
+        for n_envs in numbers[1:]:
+            rows = slice(None) if ranks is None else rows_of(ranks.rank, ranks.size, n_envs)
+            later = ParallelEnv(([tasks.TASKS["masked"][0]] * n_envs)[rows], num_workers=0, copy=False)
+            before = trainer._envs
+            assert trainer.replace_envs(later) == ""
+            before.close()
+            trainer.train_episode_vectorized()
+        return tasks.hash_of(trainer), trainer.global_step
+
+
+@pytest.mark.long
+def test_ranks_learn_what_one_process_learns_in_changing_numbers_of_environments(server: RankServer):
+    numbers = [4, 9, 3, 12]
+    (alone,) = server.values(trained_in_changing_numbers, 0, numbers)
+    assert alone[1] == tasks.N_STEPS * sum(numbers)
+    for size in (1, 2, 3):
+        assert server.values(trained_in_changing_numbers, size, numbers) == [alone] * size

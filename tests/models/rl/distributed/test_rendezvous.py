@@ -1,13 +1,15 @@
-"""Ranks come together, are told at once of one that ends meanwhile, and are not held up by anybody else."""
+"""Ranks come together, are told at once of one that ends meanwhile, and are not held up by anybody else;
+and which interface leads to another machine."""
 
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
 from ml_pipeline.models.rl.distributed import rendezvous as module
-from ml_pipeline.models.rl.distributed.rendezvous import rendezvous
+from ml_pipeline.models.rl.distributed.rendezvous import interface_towards, rendezvous
 from ml_pipeline.runs.ranks.launcher import free_port
 from tests.models.rl.distributed.groups_of_threads import Store
 
@@ -134,3 +136,21 @@ def test_the_end_of_the_first_rank_ends_the_wait_for_it(pool):
     store.set("meeting", json.dumps([free_port(), "a" * 32]))
     with pytest.raises(RuntimeError, match="Connection reset by peer"):
         coming(pool, store, 1, 2).result()
+
+
+OWN = [
+    (name, each.address)
+    for name, addresses in psutil.net_if_addrs().items()
+    for each in addresses
+    if each.family == socket.AF_INET and not each.address.startswith("127.")
+]
+
+
+@pytest.mark.parametrize(("name", "address"), OWN, ids=[name for name, _ in OWN])
+def test_an_own_address_is_reached_through_its_interface(name, address):
+    assert interface_towards(address) == name
+
+
+def test_this_machine_and_unknown_names_take_none():
+    assert interface_towards("localhost") is None
+    assert interface_towards("no-such-machine.invalid") is None

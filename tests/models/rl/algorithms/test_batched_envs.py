@@ -17,9 +17,9 @@ from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_mar
 from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.synthetic import synthetic_market
+from tests.models.rl.algorithms.test_trainer_envs import Pull
 from tests.models.rl.distributed.rank_server import RankServer
 from tests.models.rl.distributed.tasks import before_step, hash_of
-from tests.models.rl.distributed.test_tensor_envs import Pull
 
 pytestmark = pytest.mark.long
 
