@@ -57,12 +57,12 @@ COMMANDS = {
     "status": Command(
         "Show runs in one table: their state, progress, speed, time left and scores.",
         "ml_pipeline.dashboard.commands.status",
-        "ml_pipeline.dashboard.terminal.command_line:StatusCommandLine",
+        "ml_pipeline.dashboard.terminal.views:StatusCommandLine",
     ),
     "watch": Command(
         "Show the table of runs live, until Ctrl-C.",
         "ml_pipeline.dashboard.commands.watch",
-        "ml_pipeline.dashboard.terminal.command_line:WatchCommandLine",
+        "ml_pipeline.dashboard.terminal.views:WatchCommandLine",
     ),
     "logs": Command(
         "Print what a run said.",

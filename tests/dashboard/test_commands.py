@@ -134,7 +134,7 @@ def test_no_runs_are_told(tmp_path, capsys, monkeypatch):
 
 
 def test_a_run_is_named_as_other_commands_name_it(root, capsys, monkeypatch):
-    monkeypatch.setattr("ml_pipeline.dashboard.terminal.command_line.runs_folder", lambda: root)
+    monkeypatch.setattr("ml_pipeline.dashboard.terminal.views.runs_folder", lambda: root)
     for name in ("going", "go"):
         assert status.main([name, "--json"]) == 0
         assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["going"]

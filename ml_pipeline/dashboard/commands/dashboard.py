@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
@@ -21,7 +20,7 @@ from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.server import HOST, PORT, serve
 from ml_pipeline.dashboard.studies import find_study
-from ml_pipeline.dashboard.terminal.views import StudiesView, watch
+from ml_pipeline.dashboard.terminal.views import StudiesView, show, watch
 from ml_pipeline.live.session_files import root_of_sessions
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
@@ -98,9 +97,7 @@ def _show_training(config: DashboardConfig, root: Path) -> int:
         watch(view, interval_s=_INTERVAL_S)
         return 0
     time.sleep(0.1)  # the use of the cores is that since the look before
-    view.refresh()
-    console = Console(highlight=False)
-    print(*view.lines(console.width if console.is_terminal else None), sep="\n")
+    show(view)
     return 0
 
 

@@ -8,14 +8,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.summaries import RunSummary
-from ml_pipeline.dashboard.terminal.command_line import StatusCommandLine
-from ml_pipeline.dashboard.terminal.views import RunsView
+from ml_pipeline.dashboard.terminal.views import RunsView, StatusCommandLine, show
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.service.control.channel import no_service_on, service_of
 from ml_pipeline.service.queue.store import SERVICE_FOLDER
@@ -29,13 +26,7 @@ def main(argv: list[str], *, prog: str = "status") -> int:
             print(json.dumps([run.as_json() for run in config.read()], indent=2, allow_nan=False))
             return 0
         view = RunsView(config)
-        view.refresh()
-        console = Console(highlight=False)
-        for line in view.printed(console):
-            if isinstance(line, str):
-                print(line)
-            else:
-                console.print(line)
+        show(view)
         for sentence in _idle_roots(config.folders(), view.found):
             print(sentence)
     return 0

@@ -6,8 +6,7 @@ ml-pipeline watch checkpoints/ --interval-s 10
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import parse_settings
-from ml_pipeline.dashboard.terminal.command_line import WatchCommandLine
-from ml_pipeline.dashboard.terminal.views import RunsView, watch
+from ml_pipeline.dashboard.terminal.views import RunsView, WatchCommandLine, watch
 from ml_pipeline.monitoring.console import entry
 
 

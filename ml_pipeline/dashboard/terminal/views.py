@@ -3,24 +3,30 @@
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
+import tyro
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from ml_pipeline.config.checks import check_positive
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.studies import StudySummary, read_studies
 from ml_pipeline.dashboard.summaries import RunSummary, read_summaries
-from ml_pipeline.dashboard.terminal.command_line import ShownRuns
 from ml_pipeline.dashboard.terminal.run_table import plain_lines, remarks, status_table
 from ml_pipeline.dashboard.terminal.study_screen import study_line, study_lines, study_screen
 from ml_pipeline.monitoring.resources import Machine
+from ml_pipeline.runs.folder import runs_folder
+from ml_pipeline.runs.folders import is_run_folder, run_folders
 from ml_pipeline.runtime.interrupts import Interrupted
 
 _AROUND = 2  # lines of the header and of the count of runs
+_MOST_NAMED = 5
 
 
 class View(Protocol):
@@ -29,11 +35,22 @@ class View(Protocol):
     def refresh(self) -> object:
         """Look at the folder again; the result is equal as long as there is nothing new to print."""
 
-    def lines(self, width: int | None) -> list[str]:
-        """Plain text. width: columns at which lines are wrapped; None, as for a pipe: not at all."""
+    def printed(self, width: int | None) -> Sequence[RenderableType]:
+        """For printing once. width: of the window, for a terminal; None, as for a pipe: plain lines in full."""
 
     def screen(self, console: Console) -> RenderableType:
         """As much as the window has lines for."""
+
+
+def show(view: View) -> None:
+    """Print the view as it is now."""
+    view.refresh()
+    console = Console(highlight=False)
+    for line in view.printed(console.width if console.is_terminal else None):
+        if isinstance(line, str):
+            print(line)
+        else:
+            console.print(line)
 
 
 def watch(view: View, *, interval_s: float) -> None:
@@ -54,51 +71,102 @@ def watch(view: View, *, interval_s: float) -> None:
         while True:
             if (now := view.refresh()) != shown:
                 shown = now
-                lines = view.lines(None)
-                print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", *lines, sep="\n", end="\n\n", flush=True)
+                print(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", *view.printed(None), sep="\n", end="\n\n", flush=True)
             time.sleep(interval_s)
     except Interrupted as stop:
         if stop.number != signal.SIGINT:
             raise
 
 
+@dataclass(frozen=True, kw_only=True)
+class ShownRuns:
+    """Which runs are shown."""
+
+    root: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]", help_behavior_hint="")]
+    """Folders of runs, run folders, or names of runs in checkpoints/; none: checkpoints/."""
+
+    trials: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """List the trials of studies as well; without it, a study is one line below the table."""
+
+    def folders(self) -> tuple[Path, ...]:
+        """Raises UserError where a folder that was named is not there."""
+        return tuple(map(_folder_of, self.root)) or (runs_folder(),)
+
+    def read(self) -> list[RunSummary]:
+        """The runs of all folders."""
+        return [run for folder in self.folders() for run in read_summaries(folder)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusConfig(ShownRuns):
+    """What is shown once."""
+
+    json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Print a JSON list with one object per run, for scripts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchConfig(ShownRuns):
+    """What is shown again and again.
+
+    Raises UserError where a value is out of range.
+    """
+
+    interval_s: float = 2.0
+    """Seconds between two looks at the folders."""
+
+    def __post_init__(self) -> None:
+        check_positive("interval_s", self.interval_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusCommandLine:
+    """What the flags of `status` fill."""
+
+    status: StatusConfig = field()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchCommandLine:
+    """What the flags of `watch` fill."""
+
+    watch: WatchConfig = field()
+
+
 class RunsView:
-    """The table of runs, a line for each study below it. found: all runs; runs: those of the table."""
+    """The table of runs, a line for each study below it. found: all runs, those of trials included."""
 
     def __init__(self, config: ShownRuns) -> None:
         self._config = config
         self.found: Sequence[RunSummary] = ()
-        self.runs: Sequence[RunSummary] = ()
-        self.studies: Sequence[str] = ()
+        self._runs: Sequence[RunSummary] = ()
+        self._studies: Sequence[str] = ()
 
     def refresh(self) -> object:
         self.found = self._config.read()
-        self.runs, self.studies = self._config.listed(self.found), self._config.studies(self.found)
-        return self.lines(None)
+        self._runs = [run for run in self.found if self._config.trials or run.study is None]
+        studies = (study for folder in self._config.folders() for study in read_studies(folder, self.found))
+        self._studies = [study_line(study) for study in studies]
+        return self.printed(None)
 
-    def lines(self, width: int | None) -> list[str]:
-        table = [*plain_lines(self.runs), *remarks(self.runs, width=width)] if self.runs else []
-        return [*table, *self.studies] or [self._config.empty()]
+    def printed(self, width: int | None) -> list[RenderableType]:
+        table: Sequence[RenderableType] = ()
+        if self._runs:
+            table = plain_lines(self._runs) if width is None else [status_table(self._runs, width=width)]
+        return [*table, *self._below(width)]
 
     def screen(self, console: Console) -> RenderableType:
-        runs = self.runs
-        lines = [*(remarks(runs) if runs else []), *self.studies] or [self._config.empty()]
-        below = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]
+        below = [Text(line, no_wrap=True, overflow="ellipsis") for line in self._below(None)]
         room = max(1, console.height - _AROUND - len(below))
-        shown = runs if len(runs) <= room else runs[: room - 1]
-        if len(shown) < len(runs):
-            below.insert(0, Text(f"... and {len(runs) - len(shown):,} more"))
+        shown = self._runs if len(self._runs) <= room else self._runs[: room - 1]
+        if len(shown) < len(self._runs):
+            below.insert(0, Text(f"... and {len(self._runs) - len(shown):,} more"))
         return Group(*([status_table(shown, width=console.width)] if shown else []), *below)
 
-    def printed(self, console: Console) -> list[RenderableType]:
-        """What is printed once: in a terminal a table in colours, and lines that are wrapped."""
-        if not console.is_terminal or not self.runs:
-            return [*self.lines(None)]
-        return [
-            status_table(self.runs, width=console.width),
-            *remarks(self.runs, width=console.width),
-            *self.studies,
-        ]
+    def _below(self, width: int | None) -> list[str]:
+        lines = [*(remarks(self._runs, width=width) if self._runs else []), *self._studies]
+        where = ", ".join(str(shown_path(each)) for each in self._config.folders())
+        return lines or [f"No runs in {where} yet."]
 
 
 class StudiesView:
@@ -121,7 +189,7 @@ class StudiesView:
             for study in self._studies
         ]
 
-    def lines(self, width: int | None) -> list[str]:
+    def printed(self, width: int | None) -> list[str]:
         if not self._studies:
             return [self._none_yet()]
         first, *others = self._studies
@@ -134,3 +202,25 @@ class StudiesView:
 
     def _none_yet(self) -> str:
         return f"No studies in {shown_path(self._root)} yet. Start one with: ml-pipeline tune"
+
+
+def _folder_of(named: Path) -> Path:
+    """The folder that is meant: itself, or the run in checkpoints/ of this name, or whose name begins so."""
+    if named.is_dir():
+        return named
+    if named.exists():
+        raise UserError(f"{named} is no folder; name a folder of runs, such as checkpoints/.")
+    root = runs_folder()
+    if len(named.parts) == 1 and not is_run_folder(root):
+        known = [folder for folder in run_folders(root) if folder.parent == root]
+        meant = [folder for folder in known if folder.name.startswith(named.name)]
+        meant = [folder for folder in meant if folder.name == named.name] or meant
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            more = ", ..." if len(meant) > _MOST_NAMED else ""
+            names = ", ".join(folder.name for folder in meant[:_MOST_NAMED]) + more
+            raise UserError(
+                f'"{named}" begins the names of {len(meant)} runs: {names}; write more of the one that is meant.'
+            )
+    raise UserError(f"{named} is not there; name a folder of runs, such as checkpoints/, or a run in it.")
