@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import faulthandler
 import os
 import signal
 from collections import Counter
@@ -34,9 +35,23 @@ for name, examples in (("daily", 24), ("thorough", 100)):  # --hypothesis-profil
 hypothesis.settings.load_profile("daily")
 
 _LEFTOVERS = pytest.StashKey[Leftovers]()
+_STDERR = pytest.StashKey[int]()
+_LAST_RESORT_S = 900.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Ends a process with its stacks on stderr where pytest's own timeout does not reach: a test that was timed out
+    and hangs as it is torn down, or waits where Python handles no signal."""
+    faulthandler.dump_traceback_later(_LAST_RESORT_S, exit=True, file=item.config.stash[_STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_STDERR] = os.dup(2)  # later, what tests print there is captured
     # As a shell has it for what runs in the background, and nohup.
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
