@@ -44,7 +44,7 @@ WITHIN = {
     " < ranks < update < rollout < distributed < algorithms",
     "trading": "market < features, accounts < envs < evaluation < .",
     "runs": "environments < sb3 < . < trained, commands",
-    "service": "env_pool, vectorized_env_config < run, agent, queue < scheduling < . < control, commands",
+    "service": ". < commands",
     "live": "brokers < feeds, decisions < risk, alpaca, retraining < .",
     "dashboard": ". < web < server",
 }

@@ -20,8 +20,12 @@ from ml_pipeline.runs.folder import LATEST_CHECKPOINT, root_of_runs
 from ml_pipeline.runs.requests import Request
 from ml_pipeline.runs.state import ENDED, in_words
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
-from ml_pipeline.service.queue.store import SERVICE_FOLDER, QueuedRun, RootGone, Store, StoreUnavailable
-from ml_pipeline.service.queue.submission import (
+from ml_pipeline.service.loop import LOG_FILE, EventLog, Loop
+from ml_pipeline.service.processes import RunProcesses, run_processes
+from ml_pipeline.service.resources import Resources, Scaling, ServiceLimits
+from ml_pipeline.service.run_supervisor import RunSupervisor
+from ml_pipeline.service.store import SERVICE_FOLDER, QueuedRun, RootGone, Store, StoreUnavailable
+from ml_pipeline.service.submission import (
     Settings,
     as_path,
     check_order,
@@ -34,11 +38,6 @@ from ml_pipeline.service.queue.submission import (
     resumable,
     submitted_config,
 )
-from ml_pipeline.service.run.start import RunProcesses, run_processes
-from ml_pipeline.service.scheduling.loop import LOG_FILE, EventLog, Loop
-from ml_pipeline.service.scheduling.resources import Resources, ServiceLimits
-from ml_pipeline.service.scheduling.run_supervisor import RunSupervisor
-from ml_pipeline.service.scheduling.scaling import Scaling
 
 _CLOSE_S = 1.0  # to note the ends of runs, besides the grace that they have
 

@@ -27,8 +27,8 @@ from ml_pipeline.models.rl.core.stepping.errors import FactoryNotPicklableError,
 from ml_pipeline.models.rl.core.workers.choice import StepCost, choose_division, expected_speedup, measure_step
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.cores import usable_cores
-from ml_pipeline.service.agent.config import DEFAULT_MONITOR, AgentConfig, agent_config
-from ml_pipeline.service.agent.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, EpisodeMonitor, TradingVecEnv
+from ml_pipeline.service.agent_config import DEFAULT_MONITOR, AgentConfig, agent_config
+from ml_pipeline.service.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, EpisodeMonitor, TradingVecEnv
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.episode_figures import EpisodeFiguresEnv
 from ml_pipeline.trading.market.synthetic import synthetic_market
@@ -63,7 +63,7 @@ def build_vec_env(  # noqa: PLR0917  # as its users know it
     that holds them all; None: the built-in market, whose symbol is SYNTH.
     config: as for `TrainerAgent`. n_envs: None takes the number of the configuration or else measures a step and
     chooses, within the limit, the cores and the free memory; the logger is told why.
-    monitor_path: a file of the figures of each episode, see `episode_monitor`; None writes none.
+    monitor_path: a file of the figures of each episode, see `trading_vec_env`; None writes none.
     use_shared_memory: observations travel through shared memory in any case. True returns views of it, valid until the
     next step; False copies them, so that the caller may keep them.
     logger: told what was chosen and what could not be had; without one, what could not be had is a warning.

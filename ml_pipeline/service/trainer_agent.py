@@ -17,9 +17,9 @@ from ml_pipeline.runs.recording import RunResult
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.load_policy import load_policy
-from ml_pipeline.service.agent.config import AgentConfig, agent_config
-from ml_pipeline.service.agent.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, TradingVecEnv
+from ml_pipeline.service.agent_config import AgentConfig, agent_config
 from ml_pipeline.service.env_builder import build_vec_env, get_optimal_n_envs
+from ml_pipeline.service.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, TradingVecEnv
 from ml_pipeline.service.trainer_core import LOGGER, TrainerCore, file_logger, model_path
 from ml_pipeline.trading.symbols_task import SymbolsTask
 

@@ -28,7 +28,7 @@ from ml_pipeline.runs.recording import RunResult
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.tasks import Task, make_envs
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.service.agent.config import LoggingConfig
+from ml_pipeline.service.agent_config import LoggingConfig
 from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 
 

@@ -13,8 +13,8 @@ from contextlib import closing
 import pytest
 
 from ml_pipeline.dashboard.commands import status, watch
-from ml_pipeline.service.control.channel import ServiceChannel
-from ml_pipeline.service.queue.store import SERVICE_FOLDER
+from ml_pipeline.service.channel import ServiceChannel
+from ml_pipeline.service.store import SERVICE_FOLDER
 from tests.dashboard.study_folders import make_study, study_values, write_study
 from tests.dashboard.test_summaries import make_run, row
 

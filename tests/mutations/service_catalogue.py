@@ -47,7 +47,7 @@ LEASES = (
         "ml_pipeline/runtime/env_limit.py",
         "            _drop_ended(file)\n",
         "",
-        "tests/service/test_env_pool.py::test_the_lease_of_a_killed_run_is_taken_back",
+        "tests/runs/test_env_pool.py::test_the_lease_of_a_killed_run_is_taken_back",
     ),
 )
 

@@ -7,7 +7,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs import vectorized_section
 from ml_pipeline.runs.train_command_line import parse_train_config
 from ml_pipeline.runs.train_config import train_config, train_settings_of
-from ml_pipeline.service.agent.config import agent_config
+from ml_pipeline.service.agent_config import agent_config
 
 DOCUMENT = """
 training:

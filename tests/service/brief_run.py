@@ -14,8 +14,8 @@ from types import ModuleType
 import yaml
 
 from ml_pipeline.runs.folder_claim import FolderClaim
-from ml_pipeline.service.run import process
-from ml_pipeline.service.run.start import SpawnedProcesses
+from ml_pipeline.service import run_process
+from ml_pipeline.service.processes import SpawnedProcesses
 
 DIES_AT_FIRST, DEAF, REFUSED = 900_001, 900_002, 900_003  # by SIGKILL; to SIGTERM; with a sentence
 LONG = 800_000
@@ -55,5 +55,5 @@ if __name__ == "__main__":
     module = ModuleType("brief_run")
     module.main = main
     sys.modules["brief_run"] = module
-    process._TRAIN = "brief_run"
-    sys.exit(process._main())
+    run_process._TRAIN = "brief_run"
+    sys.exit(run_process._main())

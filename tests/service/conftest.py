@@ -3,7 +3,7 @@
 import pytest
 
 from ml_pipeline.service.agent_training_service import AgentTrainingService
-from ml_pipeline.service.scheduling.resources import ServiceLimits
+from ml_pipeline.service.resources import ServiceLimits
 from tests.service.brief_run import brief_processes
 
 

@@ -9,9 +9,9 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from ml_pipeline.service.agent_training_service import AgentTrainingService
+from ml_pipeline.service.channel import ServiceChannel
 from ml_pipeline.service.commands.serve import answer
-from ml_pipeline.service.control.channel import ServiceChannel
-from ml_pipeline.service.scheduling.resources import ServiceLimits
+from ml_pipeline.service.resources import ServiceLimits
 from tests.service.brief_run import brief_processes
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ from ml_pipeline.runs import folder_claim, requests, state
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.process_identity import is_alive
+from ml_pipeline.service import run_supervisor
 from ml_pipeline.service.agent_training_service import AgentTrainingService
-from ml_pipeline.service.queue.store import QueuedRun, ServiceRuns, Store, StoreUnavailable
-from ml_pipeline.service.queue.submission import flat_settings, submitted_config
-from ml_pipeline.service.run.run_process import RunProcess
-from ml_pipeline.service.scheduling import run_supervisor
+from ml_pipeline.service.processes import RunProcess
+from ml_pipeline.service.store import QueuedRun, ServiceRuns, Store, StoreUnavailable
+from ml_pipeline.service.submission import flat_settings, submitted_config
 from tests.models.rl.core.workers.probes import wait_until
 from tests.service.brief_run import DEAF, DIES_AT_FIRST, LONG, REFUSED
 

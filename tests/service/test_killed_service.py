@@ -11,7 +11,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.service.agent_training_service import AgentTrainingService
-from ml_pipeline.service.control.channel import ask_service
+from ml_pipeline.service.channel import ask_service
 from tests.service.brief_run import brief_processes
 
 pytestmark = [

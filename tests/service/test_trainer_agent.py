@@ -30,7 +30,7 @@ from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.service import TrainerAgent, build_vec_env
-from ml_pipeline.service.agent.config import agent_config
+from ml_pipeline.service.agent_config import agent_config
 from ml_pipeline.service.trainer_agent import _check_spaces
 from ml_pipeline.trading.gym_ids import TradingEnv
 from tests.service.forex_files import SMALL, write_folder

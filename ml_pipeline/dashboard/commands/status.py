@@ -14,8 +14,8 @@ from ml_pipeline.config.wording import shown_path
 from ml_pipeline.dashboard.summaries import RunSummary
 from ml_pipeline.dashboard.terminal.views import RunsView, StatusCommandLine, show
 from ml_pipeline.monitoring.console import entry
-from ml_pipeline.service.control.channel import no_service_on, service_of
-from ml_pipeline.service.queue.store import SERVICE_FOLDER
+from ml_pipeline.service.channel import no_service_on, service_of
+from ml_pipeline.service.store import SERVICE_FOLDER
 
 
 def main(argv: list[str], *, prog: str = "status") -> int:

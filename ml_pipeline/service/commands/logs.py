@@ -23,7 +23,7 @@ from ml_pipeline.monitoring.listener import LOG_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE, root_of_runs
 from ml_pipeline.runs.state import ENDED, RunState, read_state
 from ml_pipeline.runtime.files import GrowingFile, open_regular
-from ml_pipeline.service.control.runs import find_run
+from ml_pipeline.service.control import find_run
 
 PROG = "logs"
 

@@ -15,7 +15,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import naming_flags, parse_settings
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
-from ml_pipeline.service.control.runs import find_run, scale_run
+from ml_pipeline.service.control import find_run, scale_run
 
 PROG = "scale"
 

@@ -27,9 +27,9 @@ from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runtime.interrupts import Interrupted, raising_once_more
 from ml_pipeline.service.agent_training_service import AgentTrainingService
-from ml_pipeline.service.control.channel import ServiceChannel
-from ml_pipeline.service.queue.store import StoreUnavailable
-from ml_pipeline.service.scheduling.resources import ServiceLimits
+from ml_pipeline.service.channel import ServiceChannel
+from ml_pipeline.service.resources import ServiceLimits
+from ml_pipeline.service.store import StoreUnavailable
 
 PROG = "serve"
 _LOOK_S = 0.1

@@ -21,7 +21,7 @@ from ml_pipeline.runs.folders import run_folders
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import ask_study_to_stop
 from ml_pipeline.runtime.files import path_inside
-from ml_pipeline.service.control.runs import find_run, stop_run
+from ml_pipeline.service.control import find_run, stop_run
 from ml_pipeline.tuning.study_files import is_running_study, is_study_folder
 
 PROG = "stop"

@@ -30,8 +30,8 @@ from ml_pipeline.runs.train_command_line import (
     reject_irrelevant_settings,
 )
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
-from ml_pipeline.service.control.channel import ask_service
-from ml_pipeline.service.queue.submission import flat_settings, new_run_id, submitted_config
+from ml_pipeline.service.channel import ask_service
+from ml_pipeline.service.submission import flat_settings, new_run_id, submitted_config
 from ml_pipeline.trading.configured_market import load_configured_market, load_single_markets
 from ml_pipeline.trading.envs.actions import action_space
 from ml_pipeline.trading.market.symbol_files import find_symbol_files

@@ -20,13 +20,13 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.jobs.budget import Need, free_memory_bytes, need_of
 from ml_pipeline.jobs.child import Child
+from ml_pipeline.runs.env_pool import pool_for_runs
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.stop import ON_REQUEST, StopRequest, study_note
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
 from ml_pipeline.runtime.files import only_regular
 from ml_pipeline.runtime.rank_variables import variables_of_rank
-from ml_pipeline.service.env_pool import pool_for_runs
 from ml_pipeline.tuning.config import TuneOrder, flat_base
 from ml_pipeline.tuning.progress import write_progress
 from ml_pipeline.tuning.study import make_study, space_of, steps_per_trial

@@ -21,6 +21,7 @@ from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.runs import checkpoint
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
+from ml_pipeline.runs.env_pool import EnvPool
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.ranks.context import RankContext
 from ml_pipeline.runs.requests import REQUEST_FILE, write_request
@@ -32,7 +33,6 @@ from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.training import env_scaling
 from ml_pipeline.runs.training.env_scaling import EnvScaling, n_envs_in
 from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE
-from ml_pipeline.service.env_pool import EnvPool
 from tests.models.rl.core.workers.probes import is_gone, wait_until
 from tests.small_runs import config_of, resumed, weights
 from tests.training_commands import REPOSITORY

@@ -10,8 +10,8 @@ import pytest
 from ml_pipeline.cli import main
 from ml_pipeline.runs.folder_claim import FolderClaim
 from ml_pipeline.runs.state import read_state
+from ml_pipeline.service.channel import ServiceChannel
 from ml_pipeline.service.commands.serve import answer
-from ml_pipeline.service.control.channel import ServiceChannel
 from tests.service.brief_run import LONG, REFUSED
 from tests.service.test_agent_training_service import begun, brief
 

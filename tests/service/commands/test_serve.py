@@ -13,8 +13,8 @@ import pytest
 from ml_pipeline.cli import main
 from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service.agent_training_service import AgentTrainingService
+from ml_pipeline.service.channel import ask_service
 from ml_pipeline.service.commands import serve
-from ml_pipeline.service.control.channel import ask_service
 
 pytestmark = [
     pytest.mark.slow,

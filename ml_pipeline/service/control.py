@@ -14,9 +14,9 @@ from ml_pipeline.runs.requests import write_request
 from ml_pipeline.runs.state import RunState, in_words, read_state
 from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import is_alive
-from ml_pipeline.service.control.channel import ask_service, service_of
-from ml_pipeline.service.queue.store import QUEUE_FILE, SERVICE_FOLDER, Store
-from ml_pipeline.service.scheduling.run_supervisor import STOPPED_EARLY
+from ml_pipeline.service.channel import ask_service, service_of
+from ml_pipeline.service.run_supervisor import STOPPED_EARLY
+from ml_pipeline.service.store import QUEUE_FILE, SERVICE_FOLDER, Store
 
 _MOST_NAMED = 5
 

@@ -13,14 +13,14 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.process_identity import this_process
-from ml_pipeline.service.queue import store as module
-from ml_pipeline.service.queue.store import QueuedRun, RootGone, ServiceRuns, Store, StoreUnavailable
+from ml_pipeline.service import store as module
+from ml_pipeline.service.store import QueuedRun, RootGone, ServiceRuns, Store, StoreUnavailable
 
 SINCE = "2026-01-02T03:04:05+00:00"
 HOLD = """
 import sys
 from pathlib import Path
-from ml_pipeline.service.queue.store import Store
+from ml_pipeline.service.store import Store
 store = Store(Path(sys.argv[1]), since="then")
 print("held", flush=True)
 input()

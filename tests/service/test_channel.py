@@ -13,8 +13,8 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.process_identity import this_process
-from ml_pipeline.service.control import channel as module
-from ml_pipeline.service.control.channel import NoService, ServiceChannel, ask_service, service_of
+from ml_pipeline.service import channel as module
+from ml_pipeline.service.channel import NoService, ServiceChannel, ask_service, service_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="looks at sockets and modes of files")
 

@@ -7,8 +7,8 @@ from contextlib import closing
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.service.scheduling import loop
-from ml_pipeline.service.scheduling.loop import EventLog, Loop
+from ml_pipeline.service import loop
+from ml_pipeline.service.loop import EventLog, Loop
 
 
 @pytest.fixture

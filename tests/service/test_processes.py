@@ -12,9 +12,9 @@ from ml_pipeline.runs.folder_claim import record_queued
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runtime.process_identity import identity_of, is_alive
 from ml_pipeline.service.agent_training_service import AgentTrainingService
-from ml_pipeline.service.run.process import RunOrder
-from ml_pipeline.service.run.start import ForkedProcesses, SpawnedProcesses
-from ml_pipeline.service.scheduling.resources import ServiceLimits
+from ml_pipeline.service.processes import ForkedProcesses, SpawnedProcesses
+from ml_pipeline.service.resources import ServiceLimits
+from ml_pipeline.service.run_process import RunOrder
 from tests.models.rl.core.workers.probes import wait_until
 from tests.small_runs import trained, weights
 

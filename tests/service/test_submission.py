@@ -1,7 +1,7 @@
 """What is handed to the service becomes the settings of a run."""
 
 from ml_pipeline.service import VectorizedEnvConfig
-from ml_pipeline.service.queue.submission import submitted_config
+from ml_pipeline.service.submission import submitted_config
 
 
 def test_how_environments_are_stepped_may_be_an_object():

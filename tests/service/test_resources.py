@@ -7,13 +7,13 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.jobs.budget import Waiting, need_of, to_start
+from ml_pipeline.runs import env_pool
+from ml_pipeline.runs.env_pool import EnvPool
 from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE, env_pool_address
-from ml_pipeline.service import env_pool
+from ml_pipeline.service import resources
 from ml_pipeline.service.agent_training_service import AgentTrainingService
-from ml_pipeline.service.env_pool import EnvPool
-from ml_pipeline.service.scheduling import resources
-from ml_pipeline.service.scheduling.loop import EventLog
-from ml_pipeline.service.scheduling.resources import Resources, ServiceLimits
+from ml_pipeline.service.loop import EventLog
+from ml_pipeline.service.resources import Resources, ServiceLimits
 from tests.models.rl.core.workers.probes import wait_until
 
 

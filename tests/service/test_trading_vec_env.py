@@ -12,7 +12,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.service import build_vec_env
-from ml_pipeline.service.agent.trading_vec_env import EpisodeMonitor, monitor_file
+from ml_pipeline.service.trading_vec_env import EpisodeMonitor, monitor_file
 from ml_pipeline.trading.episode_figures import EPISODE_FIGURES
 from tests.service.forex_files import SMALL, write_folder
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ml_pipeline.runtime.process_identity import identity_of, is_alive
-from ml_pipeline.service.run.run_process import RunProcess
+from ml_pipeline.service.processes import RunProcess
 from tests.models.rl.core.workers.probes import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kills by SIGKILL")

@@ -16,8 +16,8 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv
 from ml_pipeline.models.rl.core.stepping.errors import WorkerDiedError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
+from ml_pipeline.runs.env_pool import EnvPool
 from ml_pipeline.runtime.env_limit import ENV_POOL_VARIABLE, LeaseRefused
-from ml_pipeline.service.env_pool import EnvPool
 from tests.models.rl.core.workers.probes import ROOT, have_ended, wait_until
 
 pytestmark = pytest.mark.timeout(120)
@@ -149,7 +149,7 @@ envs.close()
 """
 OWNER = """
 import sys
-from ml_pipeline.service.env_pool import EnvPool
+from ml_pipeline.runs.env_pool import EnvPool
 
 pool = EnvPool(max_concurrent_envs=4)
 print(pool.address, flush=True)

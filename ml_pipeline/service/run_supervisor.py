@@ -17,7 +17,7 @@ from typing import Any
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.flags import flag_of
-from ml_pipeline.config.wording import counted, written
+from ml_pipeline.config.wording import counted, shown_path, written
 from ml_pipeline.jobs.budget import Waiting, decide, need_of
 from ml_pipeline.jobs.exit_reason import last_words
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, OUTPUT_FILE, SETTINGS_FILE
@@ -25,19 +25,18 @@ from ml_pipeline.runs.folder_claim import record_end_for, record_queued, record_
 from ml_pipeline.runs.state import ENDED, RunState, Status, last_sign_of_life, read_state
 from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive
-from ml_pipeline.service.queue.lost_runs import lost_runs
-from ml_pipeline.service.queue.store import QueuedRun, Store
-from ml_pipeline.service.run.process import RunOrder
-from ml_pipeline.service.run.run_process import RunProcess, outcome
-from ml_pipeline.service.run.start import RunProcesses
-from ml_pipeline.service.scheduling.loop import EventLog
-from ml_pipeline.service.scheduling.resources import Resources
+from ml_pipeline.service.loop import EventLog
+from ml_pipeline.service.processes import RunProcess, RunProcesses, outcome
+from ml_pipeline.service.resources import Resources
+from ml_pipeline.service.run_process import RunOrder
+from ml_pipeline.service.store import QueuedRun, Store
 
 _LOOK_S = 0.5  # how often runs of earlier services are looked for among the processes
 STOPPED_EARLY = "Stopped before it began."
 _REFUSED = 2  # exit code of a command that cannot use what it was given: it would say the same again
 _MOST_STARTS_IN_VAIN = 5
 _MOST_TOLD = 50  # runs in whose folders it is kept up to date why they wait
+_MOST_NAMED = 8
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 
 
@@ -266,6 +265,39 @@ class RunSupervisor:
     def handles(self) -> list[Any]:
         """What becomes readable once there is something to do."""
         return self._processes.handles()
+
+
+def lost_runs(root: Path, store: Store) -> list[str]:
+    """A sentence for each kind of such runs, with what to do.
+
+    They are not queued again by themselves: their folder knows neither the working directory, in which modules of
+    their user are found, nor what a resumption was to change. Raises StoreUnavailable.
+    """
+    known = {run.id for run in store.runs()}
+    broken = store.unreadable
+    sentences = [
+        f"The queue holds no usable run {id} ({why}); it is left out, and the others go on. Submit it anew under "
+        "another id."
+        for id, why in broken.items()
+    ]
+    others = [folder for folder in sorted(_folders(root)) if folder.name not in known | {*broken}]
+    waiting = [folder.name for folder in others if (state := _state(folder)) is not None and state.status == "queued"]
+    if waiting:
+        named = " ".join(waiting[:_MOST_NAMED])
+        more = f" and {counted(len(waiting) - _MOST_NAMED, 'other')}" if len(waiting) > _MOST_NAMED else ""
+        sentences.append(
+            f"{counted(len(waiting), 'run')} in {shown_path(root)} {'waits' if len(waiting) == 1 else 'wait'}, but the "
+            f"queue that knew so is gone: {named}{more}. `ml-pipeline resume RUN` queues one again, to run in the "
+            "directory in which this service was started."
+        )
+    return sentences
+
+
+def _folders(root: Path) -> list[Path]:
+    try:
+        return [each for each in root.iterdir() if each.is_dir() and not each.name.startswith(".")]
+    except OSError:
+        return []
 
 
 def _arguments(run: QueuedRun, folder: Path) -> list[str]:

@@ -18,8 +18,8 @@ from ml_pipeline.runs.folder_claim import check_not_written
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.train_config import TrainConfig, layered, read_train_settings, train_config, train_settings_of
 from ml_pipeline.runtime.files import path_inside
-from ml_pipeline.service.queue.store import QueuedRun
-from ml_pipeline.service.vectorized_env_config import VectorizedEnvConfig
+from ml_pipeline.service.agent_config import VectorizedEnvConfig
+from ml_pipeline.service.store import QueuedRun
 from ml_pipeline.trading.market.symbol_files import files_of
 
 Settings = TrainConfig | Mapping[str, Any] | Path | str

@@ -28,7 +28,7 @@ from ml_pipeline.runtime.process_identity import (
     new_owned_folder,
     this_process,
 )
-from ml_pipeline.service.queue.store import SERVICE_FOLDER
+from ml_pipeline.service.store import SERVICE_FOLDER
 
 ADDRESS_FILE = "service.json"
 _SOCKET = "socket"
