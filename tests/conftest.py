@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import hypothesis
@@ -56,6 +57,14 @@ def pytest_configure(config: pytest.Config) -> None:
     for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, usual)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Tells how a process of pytest-xdist ended that was lost."""
+    if error is not None:
+        exit_code = node.gateway._io.popen.wait(10)
+        os.write(node.config.stash[_STDERR], f"\n{node.gateway.id} ended with exit code {exit_code}.\n".encode())
 
 
 @pytest.hookimpl(wrapper=True)
