@@ -102,10 +102,10 @@ class TimedRanks:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._group, name)
 
-    def gather(self, payload: bytes, what: str) -> list[bytes]:
+    def gather_values(self, value: Any, what: str) -> list[Any]:
         began = time.perf_counter()
         try:
-            return self._group.gather(payload, what)
+            return self._group.gather_values(value, what)
         finally:
             self.exchanges_s.append(time.perf_counter() - began)
 

@@ -156,15 +156,15 @@ NORMALIZATION = (
     Mutation(
         "final observations are not normalized",
         f"{RL}/rollout/host_collector.py",
-        'policy.observations.process_one(infos["final_obs"][i])[0]',
-        'policy.observations.encode_one(infos["final_obs"][i])[0]',
+        "buffer.noise[t], policy.observations.process_one",
+        "buffer.noise[t], policy.observations.encode_one",
         f"{RL_TESTS}/rollout/test_host_collector.py::test_final_observations_are_normalized_as_all_others",
         "P5d",
     ),
     Mutation(
         "final observations are learnt from",
         f"{RL}/rollout/host_collector.py",
-        'policy.observations.process_one(infos["final_obs"][i])[0]',
+        'finish(infos["final_obs"][i])[0]',
         'self._learn_and_normalize(policy.observations.encode_one(infos["final_obs"][i]))[0]',
         f"{RL_TESTS}/rollout/test_host_collector.py::test_final_observations_are_normalized_as_all_others",
         "P5d",

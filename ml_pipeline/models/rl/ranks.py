@@ -56,6 +56,25 @@ def described(members: Sequence[Member], ranks: Sequence[int]) -> str:
     return f"{', '.join(but_last)} and {last}" if but_last else last
 
 
+class Stop(Protocol):
+    """When a trainer's `train` is to return."""
+
+    def begin(self) -> None:
+        """`train` begins."""
+
+    def end(self) -> None:
+        """`train` ends; a request that it followed, or that came too late for it, is forgotten."""
+
+    def request(self) -> None:
+        """Ask for it; may be called from a signal handler or another thread."""
+
+    def is_due(self) -> bool:
+        """Whether to stop before the next step; called before each."""
+
+    def close(self) -> None:
+        """The trainer is closed; may be called twice."""
+
+
 class Ranks(Protocol):
     """A group of processes that train one policy. Every rank calls the same methods in the same order."""
 
@@ -78,6 +97,9 @@ class Ranks(Protocol):
         largest.
         """
 
+    def gather_values(self, value: Any, what: str) -> list[Any]:
+        """The same of values that `pack` takes; one rank alone gets its own back, not a copy."""
+
     def share(self, payload: bytes | None, what: str, root: int = 0) -> bytes:
         """The payload of rank `root`, on every rank; that of others is not read. Raises RankLost."""
 
@@ -86,6 +108,9 @@ class Ranks(Protocol):
 
     def check(self) -> None:
         """Raise RankLost where another rank is known to be gone; it sends nothing."""
+
+    def new_stop(self) -> Stop:
+        """For a trainer of this group, whose ranks all stop before the same step; all make theirs in the same order."""
 
 
 class OneRank:
@@ -100,6 +125,9 @@ class OneRank:
     def gather(self, payload: bytes, what: str) -> list[bytes]:
         return [payload]
 
+    def gather_values(self, value: Any, what: str) -> list[Any]:
+        return [value]
+
     def share(self, payload: bytes | None, what: str, root: int = 0) -> bytes:
         assert payload is not None
         return payload
@@ -109,6 +137,31 @@ class OneRank:
 
     def check(self) -> None:
         """There is no other one."""
+
+    def new_stop(self) -> Stop:
+        return OwnStop()
+
+
+class OwnStop:
+    """For a process that trains alone: at once."""
+
+    def __init__(self) -> None:
+        self._requested = False
+
+    def begin(self) -> None:
+        """A request that came before is kept."""
+
+    def end(self) -> None:
+        self._requested = False
+
+    def request(self) -> None:
+        self._requested = True
+
+    def is_due(self) -> bool:
+        return self._requested
+
+    def close(self) -> None:
+        """There is nothing to free."""
 
 
 def rows_of(rank: int, size: int, num_envs: int) -> slice:
@@ -128,6 +181,19 @@ def rows_of(rank: int, size: int, num_envs: int) -> slice:
         )
     mine = split(range(num_envs), size)[rank]
     return slice(mine.start, mine.stop)
+
+
+def num_envs_of_all(ranks: Ranks, own: int) -> int:
+    """How many environments all ranks have together. Raises UserError where they are not divided evenly."""
+    numbers = ranks.gather_values(own, "the numbers of environments")
+    total = sum(numbers)
+    divided = [rows_of(rank, ranks.size, total) for rank in range(ranks.size)]
+    if numbers != [rows.stop - rows.start for rows in divided]:
+        raise UserError(
+            f"{total} environments are not divided among {ranks.size} ranks as evenly as can be, the first with one "
+            f"more: they have {', '.join(map(str, numbers))}; hand each rank envs[rows_of(rank, size, n_envs)]."
+        )
+    return total
 
 
 Array = np.ndarray
@@ -204,7 +270,7 @@ Result = TypeVar("Result")
 
 def first_reason(ranks: Ranks, what: str, own: str) -> str:
     """The first text that is not empty, of the texts of all ranks in their order; "" where all are."""
-    return next(filter(None, (reason.decode() for reason in ranks.gather(own.encode(), what))), "")
+    return next(filter(None, ranks.gather_values(own, what)), "")
 
 
 def states_put(ranks: Ranks, put: Callable[[], Result], *, first_env: int) -> Result | None:
@@ -217,8 +283,8 @@ def states_put(ranks: Ranks, put: Callable[[], Result], *, first_env: int) -> Re
         result = put()
     except StateNotAvailable as error:
         failed, cause = (first_env + error.index, error.reason), error
-    for of_rank in ranks.gather(pack(failed), "whether states can be restored"):
-        if (found := unpack(of_rank)) is not None:
+    for found in ranks.gather_values(failed, "whether states can be restored"):
+        if found is not None:
             raise StateNotAvailable(*found) from cause
     return result
 

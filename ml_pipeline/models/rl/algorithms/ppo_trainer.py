@@ -28,7 +28,6 @@ from ml_pipeline.models.rl.algorithms.trainer_envs import (
     vectorized,
 )
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
-from ml_pipeline.models.rl.distributed.stop_agreement import new_stop
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.policies.threads_and_device import choose_device, one_thread
 from ml_pipeline.models.rl.ranks import OneRank, Ranks
@@ -95,7 +94,7 @@ class PPOTrainer:
         self._seed = seed
         self._sink = sink
         self._ranks = ranks = ranks or OneRank()
-        self._stop = new_stop(ranks)
+        self._stop = ranks.new_stop()
         self._envs: Any = vectorized(envs, ranks)
         self._closes_envs = isinstance(envs, Sequence)
         self._requested_timesteps = total_timesteps

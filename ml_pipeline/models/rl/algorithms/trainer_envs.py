@@ -16,11 +16,10 @@ from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.stepping.state import EnvState, PickledState
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater, SerialEnv
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.ranks import Ranks, first_reason, pack, rows_of, states_put, unpack
+from ml_pipeline.models.rl.ranks import Ranks, first_reason, rows_of, states_put
 from ml_pipeline.models.rl.rollout.collector import Collector
 from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector, device_generator
 from ml_pipeline.models.rl.rollout.host_collector import HostCollector
-from ml_pipeline.models.rl.rollout.rank_collector import RankCollector
 from ml_pipeline.models.rl.update.gradient_steps import Generator
 from ml_pipeline.runtime.seeding import random_generator
 
@@ -64,11 +63,10 @@ def new_collector(envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: i
 
     Raises UserError if the policy does not fit the environments, or they or the settings do not fit a group of ranks.
     """
-    device = device_of(envs)
-    if ranks.size == 1 and config.normalize_update == "step":
-        kind = HostCollector if device is None else DeviceCollector
-        return kind(envs, policy, config, seed=seed)
-    if config.normalize_obs and config.normalize_update == "step":
+    device, by_step = device_of(envs), config.normalize_update == "step"
+    if device is not None and by_step and ranks.size == 1:
+        return DeviceCollector(envs, policy, config, seed=seed)
+    if ranks.size > 1 and by_step and config.normalize_obs:
         raise UserError(
             "Several ranks cannot update the statistics of observations after each step; set normalize_update to "
             "rollout (--normalize-update rollout), or switch normalize_obs off."
@@ -76,7 +74,7 @@ def new_collector(envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: i
     if device is not None:
         _check_divided(envs, ranks)
         envs = EnvsOfTensors(envs)
-    return RankCollector(envs, policy, config, seed=seed, ranks=ranks)
+    return HostCollector(envs, policy, config, seed=seed, ranks=ranks)
 
 
 def minibatch_generator(envs: VectorEnv, policy: Policy, *, seed: int) -> Generator:
@@ -100,11 +98,9 @@ def states_of(envs: VectorEnv) -> tuple[list[EnvState] | None, str]:
 def states_of_all(envs: VectorEnv, ranks: Ranks) -> tuple[list[EnvState] | None, str]:
     """The same for the environments of all ranks, on every rank; all call it together. None where one has none."""
     own = states_of(envs)
-    if ranks.size == 1:
-        return own
-    if own[0] is not None and len(own[0]) != envs.num_envs:
+    if ranks.size > 1 and own[0] is not None and len(own[0]) != envs.num_envs:
         own = None, f"{type(envs).__name__} gives {len(own[0])} states for {envs.num_envs} environments"
-    of_ranks = [unpack(part) for part in ranks.gather(pack(own), "the states of all environments")]
+    of_ranks = ranks.gather_values(own, "the states of all environments")
     missing = next((why for states, why in of_ranks if states is None), None)
     return (None, missing) if missing is not None else ([each for states, _ in of_ranks for each in states], "")
 

@@ -26,7 +26,8 @@ from ml_pipeline.models.rl.distributed.lost_ranks import (
 )
 from ml_pipeline.models.rl.distributed.rendezvous import interface_towards, rendezvous
 from ml_pipeline.models.rl.distributed.side_channel import SideChannel
-from ml_pipeline.models.rl.ranks import Member, RankLost, this_process
+from ml_pipeline.models.rl.distributed.stop_agreement import StopAgreement
+from ml_pipeline.models.rl.ranks import Member, RankLost, pack, this_process, unpack
 from ml_pipeline.runtime.rank_variables import rank_and_size
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -138,6 +139,9 @@ class RankGroup:
         self._all_gather(torch.from_numpy(padded), gathered, what)
         return [row[:n].numpy().tobytes() for row, n in zip(gathered, sizes.tolist(), strict=True)]
 
+    def gather_values(self, value: Any, what: str) -> list[Any]:
+        return [unpack(each) for each in self.gather(pack(value), what)]
+
     def share(self, payload: bytes | None, what: str, root: int = 0) -> bytes:
         self._arrive()
         own = payload if self.rank == root else b""
@@ -165,6 +169,9 @@ class RankGroup:
     def check(self) -> None:
         """Raise RankLost where another rank is known to be gone."""
         self.lost.check()
+
+    def new_stop(self) -> StopAgreement:
+        return StopAgreement(self)
 
     def __enter__(self) -> Self:
         return self

@@ -6,57 +6,22 @@ import time
 from collections import defaultdict
 from typing import Protocol
 
-from ml_pipeline.models.rl.distributed.rank_group import RankGroup
-from ml_pipeline.models.rl.distributed.side_channel import Message
-from ml_pipeline.models.rl.ranks import RankLost, Ranks, described
+from ml_pipeline.models.rl.distributed.side_channel import Message, SideChannel
+from ml_pipeline.models.rl.ranks import Member, RankLost, described
 
 _LOOK_S = 0.1  # how often a rank that waits for the others looks whether one is gone
 
 
-class Stop(Protocol):
-    """When a trainer's `train` is to return."""
+class Group(Protocol):
+    """What of a group of ranks an agreement needs."""
 
-    def begin(self) -> None:
-        """`train` begins."""
+    size: int
+    members: list[Member]
+    channel: SideChannel
+    timeout_s: float
 
-    def end(self) -> None:
-        """`train` ends; a request that it followed, or that came too late for it, is forgotten."""
-
-    def request(self) -> None:
-        """Ask for it; may be called from a signal handler or another thread."""
-
-    def is_due(self) -> bool:
-        """Whether to stop before the next step; called before each."""
-
-    def close(self) -> None:
-        """The trainer is closed; may be called twice."""
-
-
-def new_stop(ranks: Ranks) -> Stop:
-    """For a trainer of this group."""
-    return StopAgreement(ranks) if isinstance(ranks, RankGroup) else OwnStop()
-
-
-class OwnStop:
-    """For a process that trains alone: at once."""
-
-    def __init__(self) -> None:
-        self._requested = False
-
-    def begin(self) -> None:
-        """A request that came before is kept."""
-
-    def end(self) -> None:
-        self._requested = False
-
-    def request(self) -> None:
-        self._requested = True
-
-    def is_due(self) -> bool:
-        return self._requested
-
-    def close(self) -> None:
-        """There is nothing to free."""
+    def check(self) -> None:
+        """Raise RankLost where another rank is known to be gone."""
 
 
 class StopAgreement:
@@ -67,7 +32,7 @@ class StopAgreement:
     for a rank that is in an exchange, an update or a hook, the side channel's thread answers at once.
     """
 
-    def __init__(self, group: RankGroup) -> None:
+    def __init__(self, group: Group) -> None:
         """All ranks make the agreements of a group's trainers in the same order."""
         self._group = group
         self._number = group.channel.next_number()

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import NormalizeUpdate, PPOConfig
+from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.ranks import OneRank, Ranks, num_envs_of_all, rows_of, states_put
 from ml_pipeline.models.rl.rollout.estimates import Estimates
 from ml_pipeline.monitoring.sinks import EpisodeRecord
 
@@ -103,20 +105,22 @@ class Collector(ABC):
     """None if rewards are not scaled."""
 
     def __init__(
-        self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, num_envs: int | None = None
+        self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, ranks: Ranks | None = None
     ) -> None:
-        """num_envs: N, where it is more than that of `envs`, since others step the rest.
+        """envs: this rank's own. ranks: None for a process that trains alone.
 
-        Raises UserError if the policy was made for other spaces.
+        Raises UserError if the policy was made for other spaces, or if the environments are not divided among the ranks
+        as `rows_of` does.
         """
+        self._ranks = ranks = ranks or OneRank()
+        self.num_envs = num_envs_of_all(ranks, envs.num_envs)
+        self._rows = rows_of(ranks.rank, ranks.size, self.num_envs)  # of `envs`
         policy.check_spaces(envs.single_observation_space, envs.single_action_space)
         self._envs: Any = envs
-        self.num_envs: int = envs.num_envs if num_envs is None else num_envs
         self.episodes = EpisodeTracker(self.num_envs)
         self.global_step = 0
         self.stepping_s = 0.0  # in the environments' step(), in total
         self.exchanging_s = 0.0  # with other ranks, in total
-        self._first_env = 0  # the index of the first of `envs`
         self._policy = policy
         self._estimation = {name: getattr(config, name) for name in ("gamma", "gae_lambda", "sequence_length")}
         self._seed = seed
@@ -196,15 +200,23 @@ class Collector(ABC):
     def go_on_from(self, earlier: "Collector", states: Sequence[Any] | None) -> None:
         """Between two rollouts, continue where another collector stands, of more or of fewer environments.
 
-        states: of its environments; environment i goes on from the i-th, further ones begin an episode seeded seed + i.
-        None: all begin new episodes with the next rollout. Unfinished episodes of environments that do not go on are
-        forgotten. Raises StateNotAvailable where these environments do not take the states.
+        states: of its environments, those of all ranks; environment i goes on from the i-th, further ones begin an
+        episode seeded seed + i. None: all begin new episodes with the next rollout. Unfinished episodes of environments
+        that do not go on are forgotten. All ranks call it together. Raises StateNotAvailable where these environments
+        do not take the states.
         """
-        goes_on = states is not None and earlier.is_reset
-        observations = self._envs.continue_from(states, seed=self._seed) if goes_on else None
-        self.load_state_dict(resized(earlier.state_dict(), self.num_envs), environments_restored=goes_on)
+        state, rows = resized(earlier.state_dict(), self.num_envs), self._rows
+        observations = None
+        if states is not None and earlier.is_reset:
+            own = states[rows]
+            observations = states_put(
+                self._ranks,
+                lambda: self._envs.continue_from(own, seed=self._seed + rows.start),
+                first_env=rows.start,
+            )
+        self.load_state_dict(state, environments_restored=states is not None and earlier.is_reset)
         if observations is not None:
-            self._store_first(observations, earlier.num_envs)
+            self._store_first(observations, max(0, earlier.num_envs - rows.start))
 
     @property
     def num_restarts(self) -> int:
@@ -247,13 +259,22 @@ class Collector(ABC):
     def _reset_where_needed(self) -> None:
         if not self._reset_done:
             # Plus global_step: after a resume without saved environments, episodes are others than those seen before.
-            observations, _ = self._envs.reset(seed=self._seed + self.global_step + self._first_env)
+            seed = self._seed + self.global_step + self._rows.start
+            try:
+                observations, _ = self._envs.reset(seed=seed)
+            except VectorEnvError as error:
+                error.number_among(self._rows.start, self.num_envs)
+                raise
             self.buffer.observations[self.buffer.position] = self._learn_and_normalize(observations)
             self._reset_done = True
 
     def _step_envs(self, actions: Any) -> Any:
         began = time.perf_counter()
-        result = self._envs.step(actions)
+        try:
+            result = self._envs.step(actions)
+        except VectorEnvError as error:
+            error.number_among(self._rows.start, self.num_envs)
+            raise
         self.stepping_s += time.perf_counter() - began
         self.global_step += self.num_envs
         return result

@@ -1,9 +1,14 @@
-"""Collecting rollouts with arrays on the host: by one process, and what several ranks have in common with it.
+"""Collecting rollouts with arrays on the host, by one rank or several, each in its own environments.
 
-T steps, N environments, D observation size.
+T steps, N environments of all ranks, n of this rank, D observation size. Several ranks learn the bits of one process:
+their statistics change after a rollout only, so that nothing needs to be sent while it is collected. A process that
+trains alone collects in the same way where `PPOConfig.normalize_update` is "rollout". The rollouts of ranks become that
+of all by rows of environments, in the order of ranks.
 """
 
 import math
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +16,12 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.policies.acting import ActRows
 from ml_pipeline.models.rl.policies.compiled_networks import compile_if_possible
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.normalization import RewardScaler
+from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout
+from ml_pipeline.models.rl.ranks import Ranks, check_equal, digest_of
 from ml_pipeline.models.rl.rollout.buffer import RolloutBuffer
 from ml_pipeline.models.rl.rollout.collector import Collector
 from ml_pipeline.models.rl.rollout.estimates import Estimates, check_observations, check_rollout, estimate
@@ -21,21 +29,49 @@ from ml_pipeline.runtime.seeding import generator_state, random_generator, resto
 
 Array = np.ndarray
 
+_BY_ROWS = {"observations": 1, "rewards": 1, "terminated": 1, "truncated": 1, "actions": 1, "outputs": 1, "memory": 0}
+"""The parts of a rollout that hold rows of environments, and along which axis."""
 
-class ArrayCollector(Collector):
+
+class HostCollector(Collector):
     """Collects arrays, from environments of any kind; the policy is called with arrays, wherever it lives.
 
-    The noise of all N environments is drawn at the start of a rollout. Subclasses make `buffer` and take the steps.
+    Every rank draws the noise of all N environments at the start of a rollout, and uses its own rows. If statistics
+    learn from each step, `buffer` holds what an update learns from. If they learn from each rollout, it holds this
+    rank's rows, (T, n), as the environments gave them: observations before normalization, rewards before scaling.
+
+    One exchange ends such a rollout. It carries, for each of N environments, T + 1 observations (4 bytes a number, 1 a
+    point of an image), T actions, rewards (8 bytes) and ends (2 bytes), T outputs of a policy that sees images without
+    memory (4 P + 4 bytes), the last observations of truncated episodes, the memory before the first step (4 S bytes),
+    and a digest of the policy. CartPole's rollout of 256 steps is 9 kB an environment. Every rank then replays what
+    depends on all environments, step by step: scaling of rewards, episodes, and statistics of observations, which learn
+    the T * N observations that were acted on, in the order (t, environment). A rollout's observations are normalized by
+    the statistics before it.
     """
 
+    buffer: RolloutBuffer
+    _data = "arrays"
+    _at_hand: ActRows | None
+
     def __init__(
-        self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, num_envs: int | None = None
+        self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, ranks: Ranks | None = None
     ) -> None:
         """See Collector."""
-        super().__init__(envs, policy, config, seed=seed, num_envs=num_envs)
-        self._data = "arrays"
-        size, dtype = policy.observations.size, policy.observations.dtype
-        self._whole = RolloutBuffer(config.n_steps, self.num_envs, size, dtype=dtype)  # of all N environments
+        super().__init__(envs, policy, config, seed=seed, ranks=ranks)
+        n_steps, size, dtype = config.n_steps, policy.observations.size, policy.observations.dtype
+        self._whole = RolloutBuffer(n_steps, self.num_envs, size, dtype=dtype)  # of all N environments
+        self._learns_by_step = self._ranks.size == 1 and config.normalize_update == "step"
+        if self._learns_by_step:
+            self.buffer = self._whole
+            self._rewards = np.zeros(self.buffer.rewards.shape)  # as the environments gave them
+            self._times = np.zeros(n_steps)  # when each step was done, in s of training
+            self._at_hand = None
+        else:
+            self.buffer = own = OwnRollout(n_steps, envs.num_envs, size, dtype=dtype)
+            self._rewards, self._times = own.rewards, own.times
+            self._at_hand = ActRows(self._rows.start, self.num_envs)
+            self._normalize_update = "rollout"
+        self._restarts_of_all = 0
         policy.compile()
         self._reward_scaler = RewardScaler(self.num_envs, gamma=config.gamma) if config.normalize_rewards else None
         if self._reward_scaler is not None:
@@ -43,9 +79,71 @@ class ArrayCollector(Collector):
         self._memory = policy.new_rollout_memory(envs.num_envs)
         self._noise_generator = random_generator(seed, "actions")
 
+    def collect(self, *, should_stop: Callable[[], bool]) -> bool:
+        full = super().collect(should_stop=should_stop)
+        if full and not self._learns_by_step:
+            self._exchange()
+        return full
+
     def estimates(self) -> Estimates:
         check_rollout(self._whole)
         return estimate(self._whole, self._policy, **self._estimation)
+
+    @property
+    def num_restarts(self) -> int:
+        """Of the workers of all ranks; if statistics learn from each rollout, as far as the last exchange told."""
+        return super().num_restarts if self._learns_by_step else self._restarts_of_all
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all N environments, on every rank: ranks gather it, so that all call this together."""
+        own = super().state_dict()
+        if self._ranks.rank:
+            own["buffer"]["noise"] = None  # that of all environments, which rank 0 has as well
+        return joined_state(self._ranks.gather_values(own, "the state of the rollout"))
+
+    def load_state_dict(self, state: dict[str, Any], *, environments_restored: bool) -> None:
+        """Take this rank's rows out of a state of all; nothing is sent."""
+        super().load_state_dict(rows_of_state(state, self._rows), environments_restored=environments_restored)
+
+    def _own_state(self) -> dict[str, Any]:
+        memory = None if self._memory is None else torch.from_numpy(self._memory.state.copy())
+        state = {"memory": memory, "noise_generator": generator_state(self._noise_generator)}
+        return state if self._learns_by_step else {"normalize_update": self._normalize_update, **state}
+
+    def _load_own_state(self, state: dict[str, Any], *, environments_restored: bool) -> None:
+        restore_generator(self._noise_generator, state["noise_generator"])
+        if environments_restored and self._memory is not None:
+            self._memory.state = state["memory"].numpy()
+
+    def _begin(self) -> None:
+        self._reset_where_needed()
+        shape = (self.buffer.n_steps, self.num_envs)
+        noise = self._policy.distribution.draw_noise(self._noise_generator, shape)
+        self.buffer.start(noise, None if self._memory is None else self._memory.state)
+
+    def _step(self) -> None:
+        buffer, policy = self.buffer, self._policy
+        assert buffer.noise is not None
+        t = buffer.position
+        normalized, noise, finish = buffer.observations[t], buffer.noise[t], policy.observations.process_one
+        if not self._learns_by_step:
+            normalized, noise = policy.observations.normalize(normalized), noise[self._rows]
+            finish = policy.observations.encode_one
+        actions, outputs = policy.choose_and_value(normalized, noise, self._memory, self._at_hand)
+        observations, rewards, terminated, truncated, infos = self._step_envs(policy.fit_actions(actions))
+        if self._memory is not None:
+            self._memory.forget(terminated | truncated)
+        next_obs = self._learn_and_normalize(observations)
+        if np.count_nonzero(truncated):  # 0.1 us, where the line below takes 0.8
+            for i in (truncated & ~terminated).nonzero()[0].tolist():
+                final_observation = finish(infos["final_obs"][i])[0]
+                buffer.final_observations.append((t, self._rows.start + i, final_observation))
+        self._rewards[t], self._times[t] = rewards, self._elapsed_s()
+        buffer.store(actions, rewards, terminated, truncated, next_obs, outputs=outputs)
+
+    def _count_steps(self, first: int, global_step: int) -> None:
+        if self._learns_by_step:
+            self._count(first, global_step=global_step, rewards=self._rewards, times=self._times)
 
     def _count(self, first: int, *, global_step: int, rewards: Array, times: Array) -> None:
         """Count episodes and scale rewards of the whole rollout, from step `first` on as far as it is filled.
@@ -59,59 +157,13 @@ class ArrayCollector(Collector):
         self.episodes.count(given, done, global_step=global_step, times=times[steps])
         whole.rewards[steps] = given if self._reward_scaler is None else self._reward_scaler(given, done)
 
-    def _own_state(self) -> dict[str, Any]:
-        return {
-            "memory": None if self._memory is None else torch.from_numpy(self._memory.state.copy()),
-            "noise_generator": generator_state(self._noise_generator),
-        }
-
-    def _load_own_state(self, state: dict[str, Any], *, environments_restored: bool) -> None:
-        restore_generator(self._noise_generator, state["noise_generator"])
-        if environments_restored and self._memory is not None:
-            self._memory.state = state["memory"].numpy()
-
-    def _begin(self) -> None:
-        self._reset_where_needed()
-        shape = (self.buffer.n_steps, self.num_envs)
-        noise = self._policy.distribution.draw_noise(self._noise_generator, shape)
-        self.buffer.start(noise, None if self._memory is None else self._memory.state)
-
-
-class HostCollector(ArrayCollector):
-    """Collects in one process, which steps all environments; statistics learn from each step."""
-
-    def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
-        """See Collector."""
-        super().__init__(envs, policy, config, seed=seed)
-        self.buffer = self._whole
-        self._rewards = np.zeros(self.buffer.rewards.shape)  # (T, N), as the environments gave them
-        self._times = np.zeros(config.n_steps)  # (T,), when each step was done, in s of training
-
-    def _step(self) -> None:
-        buffer, policy = self.buffer, self._policy
-        assert buffer.noise is not None
-        t = buffer.position
-        actions, outputs = policy.choose_and_value(buffer.observations[t], buffer.noise[t], self._memory)
-        observations, rewards, terminated, truncated, infos = self._step_envs(policy.fit_actions(actions))
-        if self._memory is not None:
-            self._memory.forget(terminated | truncated)
-        next_obs = self._learn_and_normalize(observations)
-        if np.count_nonzero(truncated):  # 0.1 us, where the line below takes 0.8
-            for i in (truncated & ~terminated).nonzero()[0].tolist():
-                final_observation = policy.observations.process_one(infos["final_obs"][i])[0]
-                buffer.final_observations.append((t, i, final_observation))
-        self._rewards[t], self._times[t] = rewards, self._elapsed_s()
-        buffer.store(actions, rewards, terminated, truncated, next_obs, outputs=outputs)
-
-    def _count_steps(self, first: int, global_step: int) -> None:
-        self._count(first, global_step=global_step, rewards=self._rewards, times=self._times)
-
     def _learn_and_normalize(self, observations: Any, first: int = 0) -> Array:
+        """Where statistics learn from each rollout, neither is done here: encoded observations, as they are."""
         preprocessor = self._policy.observations
         encoded = preprocessor.encode(observations)
         if first:
             encoded = encoded[first:]
-        if preprocessor.normalizer is None:
+        if preprocessor.normalizer is None or not self._learns_by_step:
             return encoded
         normalized = preprocessor.normalizer.learn_and_normalize(encoded)
         means = preprocessor.normalizer.moments.mean
@@ -119,3 +171,129 @@ class HostCollector(ArrayCollector):
             # A NaN in the statistics makes every environment's numbers NaN; only now is the first one known.
             check_observations(encoded, step=0 if self.buffer.full else self.buffer.position + 1, first=first)
         return normalized
+
+    def _exchange(self) -> None:
+        """Fill the rollout of all ranks, and do for it what a collector that learns from each step does step by step,
+        with the same sums; the times are rank 0's."""
+        own, whole, preprocessor = self.buffer, self._whole, self._policy.observations
+        assert isinstance(own, OwnRollout)
+        part = {
+            "digest": digest_of(self._policy, self._noise_generator),
+            "restarts": super().num_restarts,
+            "times": own.times,
+            "rollout": own.arrays(preprocessor.layout),
+        }
+        began = time.perf_counter()
+        parts = self._ranks.gather_values(part, "the rollouts of all")
+        self.exchanging_s += time.perf_counter() - began
+        check_equal(self._ranks, [part["digest"] for part in parts])
+        self._restarts_of_all = sum(part["restarts"] for part in parts)
+        observations, rewards = whole_arrays([part["rollout"] for part in parts], whole, preprocessor.layout)
+        start = self.global_step - self.num_envs * whole.n_steps
+        self._count(0, global_step=start, rewards=rewards, times=parts[0]["times"])
+        whole.observations[:] = preprocessor.normalize(observations)
+        whole.final_observations = [
+            (t, i, preprocessor.normalize(final[None])[0]) for t, i, final in whole.final_observations
+        ]
+        if preprocessor.normalizer is not None:
+            preprocessor.normalizer.update(observations[:-1].reshape(-1, observations.shape[-1]))
+
+
+class OwnRollout(RolloutBuffer):
+    """The rollout of one rank, as the environments gave it: encoded observations that are not normalized, float64
+    rewards. Its noise is that of all N environments. times: float64 (T,), when each step was done, in s of training.
+    """
+
+    def __init__(self, n_steps: int, num_envs: int, observation_size: int, *, dtype: type = np.float32) -> None:
+        super().__init__(n_steps, num_envs, observation_size, dtype=dtype, reward_type=np.float64)
+        self.times = np.zeros(n_steps)
+
+    def arrays(self, layout: ObservationLayout) -> dict[str, Any]:
+        """What the other ranks need of a full rollout. Images are sent as the uint8 that they were."""
+        images = _image_columns(layout, self.observations.shape[-1])
+        return {
+            **{name: getattr(self, name) for name in _BY_ROWS},
+            "observations": self.observations if images is None else self.observations[..., ~images],
+            "images": None if images is None else self.observations[..., images].astype(np.uint8),
+            "final_observations": self.final_observations,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return {**state, "times": self.times[: state["position"]].tolist()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        times = state["times"]
+        self.times[: len(times)] = times
+
+
+def whole_arrays(
+    parts: Sequence[dict[str, Any]], whole: RolloutBuffer, layout: ObservationLayout
+) -> tuple[Array, Array]:
+    """Put the parts of all ranks into `whole`, where it is of the same kind; return observations and rewards, which are
+    not yet normalized and scaled: (T + 1, N, D) and float64 (T, N)."""
+    joined = {name: _joined([part[name] for part in parts], axis) for name, axis in _BY_ROWS.items()}
+    whole.terminated, whole.truncated = joined["terminated"], joined["truncated"]
+    whole.actions, whole.outputs, whole.memory = joined["actions"], joined["outputs"], joined["memory"]
+    whole.final_observations = _in_order([part["final_observations"] for part in parts])
+    whole.position = whole.n_steps
+    observations, images = joined["observations"], _image_columns(layout, whole.observations.shape[-1])
+    if images is not None:
+        numbers, observations = observations, np.empty(whole.observations.shape, np.float32)
+        observations[..., ~images] = numbers
+        observations[..., images] = _joined([part["images"] for part in parts], 1)
+    return observations, joined["rewards"]
+
+
+def joined_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The state of a collector of all N environments, from those of the ranks; what concerns all is rank 0's."""
+    first, buffers = states[0], [state["buffer"] for state in states]
+    rows = {name: _joined([buffer[name] for buffer in buffers], axis) for name, axis in _BY_ROWS.items()}
+    finals = _in_order([buffer["final_observations"] for buffer in buffers])
+    return {
+        **first,
+        "buffer": {**first["buffer"], **rows, "final_observations": finals},
+        "memory": _joined([state["memory"] for state in states], 0),
+    }
+
+
+def rows_of_state(state: dict[str, Any], rows: slice) -> dict[str, Any]:
+    """The part of a state of all N environments that the rank with these rows continues with."""
+    buffer = state["buffer"]
+    names = ("observations",) if buffer["noise"] is None else _BY_ROWS  # all that counts between two rollouts
+    own = {name: _rows_of(buffer.get(name), rows, _BY_ROWS[name]) for name in names}
+    finals = [each for each in buffer["final_observations"] if rows.start <= each[1] < rows.stop]
+    return {
+        **state,
+        "buffer": {**buffer, **own, "final_observations": finals},
+        "memory": _rows_of(state["memory"], rows, 0),
+    }
+
+
+def _image_columns(layout: ObservationLayout, size: int) -> Array | None:
+    """Which of all columns are of images, bool (D,), where these are stored as float32 beside others; else None."""
+    if not layout.images or layout.is_images_alone:
+        return None
+    columns = np.zeros(size, np.bool_)
+    for image in layout.images:
+        columns[image.columns] = True
+    return columns
+
+
+def _joined(parts: Sequence[Any], axis: int) -> Any:
+    """Arrays, tensors or None of all ranks, side by side."""
+    if parts[0] is None:
+        return None
+    return torch.cat(list(parts), dim=axis) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts, axis=axis)
+
+
+def _rows_of(of_all: Any, rows: slice, axis: int) -> Any:
+    if of_all is None:
+        return None
+    return of_all.narrow(axis, rows.start, rows.stop - rows.start).clone()
+
+
+def _in_order(finals: Sequence[Sequence[tuple[int, int, Any]]]) -> list[tuple[int, int, Any]]:
+    """Final observations of all ranks in the order in which one process meets them: by step, then by environment."""
+    return sorted((each for of_rank in finals for each in of_rank), key=lambda each: each[:2])

@@ -14,10 +14,9 @@ import torch
 
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
-from ml_pipeline.models.rl.distributed import lost_ranks
+from ml_pipeline.models.rl.distributed import lost_ranks, rank_group
 from ml_pipeline.models.rl.distributed.lost_ranks import FOLLOWED, LostRanks
 from ml_pipeline.models.rl.ranks import Member, RankLost, RanksDiffer
-from ml_pipeline.models.rl.rollout import rank_collector
 from tests.models.rl.distributed.rank_server import Outcome, RankServer
 from tests.models.rl.distributed.tasks import (
     N_STEPS,
@@ -72,7 +71,7 @@ def failing_at(ranks: Any, where: str, bad: int) -> None:
             if where == "rollout":
                 before_step(trainer, N_STEPS + 3, killed)
             elif where == "exchange":
-                before_step(trainer, 2 * N_STEPS, lambda: setattr(rank_collector, "pack", lambda part: killed()))
+                before_step(trainer, 2 * N_STEPS, lambda: setattr(rank_group, "pack", lambda part: killed()))
             elif where == "update":
                 before_step(trainer, 2 * N_STEPS, lambda: setattr(trainer, "_learn", lambda progress: killed()))
             elif where == "between the parts of an exchange":

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_pipeline.models.rl.distributed.stop_agreement import OwnStop, StopAgreement
-from ml_pipeline.models.rl.ranks import RankLost
+from ml_pipeline.models.rl.distributed.stop_agreement import StopAgreement
+from ml_pipeline.models.rl.ranks import OwnStop, RankLost
 from tests.examples import COSTLY
 from tests.models.rl.core.workers.probes import wait_until
 from tests.models.rl.distributed.groups_of_threads import threads

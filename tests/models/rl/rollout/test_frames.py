@@ -71,7 +71,7 @@ def test_frames_are_bytes_in_rollouts_checkpoints_the_exchange_and_minibatches(n
         assert (3 + 1) * NUM_ENVS * points <= bytes_of(saved) <= (3 + 2) * NUM_ENVS * points + few  # and final frames
         assert collector.collect(should_stop=lambda: False)
         if normalize_update == "rollout":
-            sent = collector._own_part()["rollout"]
+            sent = collector.buffer.arrays(trainer.policy.observations.layout)
             assert bytes_of(sent) <= (4 + 2) * NUM_ENVS * points + few
         batch = collector.estimates().batch
         assert batch.observations.dtype == torch.uint8
