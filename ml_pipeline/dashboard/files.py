@@ -1,8 +1,15 @@
-"""Files that others wrote, named by a stranger: no name leaves the folder of runs, no link and no pipe is followed."""
+"""Files that others wrote, named by a stranger: no name leaves the folder of runs, no link and no pipe is followed.
 
+What a file holds may be anything, and what does not change is not read again.
+"""
+
+import json
 import math
 import os
+import re
+from collections import deque
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -10,22 +17,22 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.json_object import parse_json
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.folders import is_run_folder
-from ml_pipeline.runtime.files import FileIdentity, open_regular
+from ml_pipeline.runtime.files import FileIdentity, GrowingFile, open_regular
 
 _DEEPEST = 2  # folders below the root, as runs of several seeds lie in a folder of theirs
 _TAIL_BYTES = 64 * 1024
 
 
-class NoSuchRun(UserError):
-    """The folder of runs holds no run of this name."""
+class NotThere(UserError):
+    """There is no run, study, session or report of this name."""
 
 
 def find_run(root: Path, name: str) -> Path:
     """The folder of a run, named as `read_summaries` does: relative to `root`, or as the root that is itself a run.
 
-    Raises NoSuchRun, also for a name that would lead elsewhere.
+    Raises NotThere, also for a name that would lead elsewhere.
     """
-    unknown = NoSuchRun(f'{root} holds no run "{in_one_line(name)}"; a run is named as its folder is.')
+    unknown = NotThere(f'{root} holds no run "{in_one_line(name)}"; a run is named as its folder is.')
     if is_run_folder(root):
         if name != root.absolute().name:
             raise unknown
@@ -36,16 +43,12 @@ def find_run(root: Path, name: str) -> Path:
     folder = root.joinpath(*parts)
     try:
         is_run, is_inside = is_run_folder(folder), folder.resolve().is_relative_to(root.resolve())
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # a name that is too long or cannot be written, a link to itself
+    except (OSError, ValueError, RuntimeError) as error:  # a name too long or that cannot be written, a link to itself
         raise unknown from error
     if not is_run:
         raise unknown
     if not is_inside:
-        raise NoSuchRun(f"{folder} is a link that leads out of {root}, and is not followed; open its own folder.")
+        raise NotThere(f"{folder} is a link that leads out of {root}, and is not followed; open its own folder.")
     return folder
 
 
@@ -53,6 +56,11 @@ def is_plain(part: str) -> bool:
     """Whether a name is that of a visible folder, and no path."""
     forbidden = set("/\\:\0") if os.name == "nt" else set("/\\\0")
     return bool(part) and not part.startswith(".") and not set(part) & forbidden
+
+
+def is_plain_file(path: Path) -> bool:
+    """Whether a file lies there, and no link to one."""
+    return path.is_file() and not path.is_symlink()
 
 
 def open_file(path: Path) -> BinaryIO | None:
@@ -147,6 +155,75 @@ def _object_in(file: BinaryIO, n_bytes: int) -> Mapping[str, Any]:
     return values
 
 
+_LONGEST_LINE = 2**20  # bytes; what is longer is no line of metrics
+
+
+def json_value(text: str | bytes) -> object:
+    """The value of a JSON text; None where it is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def json_line(line: str | bytes) -> dict[str, Any] | None:
+    """The object of a line; None where it holds something else, or is longer than any line of a run."""
+    row = json_value(line) if len(line) <= _LONGEST_LINE else None
+    return row if isinstance(row, dict) else None
+
+
+_ROWS = 50
+"""So many last iterations tell the speed of now."""
+_SCORE_NAME = b'"eval/score"'
+_SCORE = re.compile(_SCORE_NAME + rb":\s*([^,}\s]+)")
+
+
+class MetricsTail:
+    """The latest figures of a metrics.jsonl that may be growing, cut in mid-line, or huge: no byte is read twice.
+
+    rows: of the last 50 iterations. last_score, best_score: of all evaluations so far; None before the first.
+    A last line that is not whole yet waits for its end, and lines that are no JSON objects are left out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = GrowingFile()
+        self._forget()
+
+    def read(self) -> None:
+        """Take in what is new, or everything where the file was replaced. A missing file has nothing."""
+        try:
+            with open_regular(self._path, follow_links=False) as file:
+                if not self._file.goes_on(file):
+                    self._forget()
+                for lines in self._file.chunks(file):
+                    self._take(lines.removesuffix(b"\n"))
+        except OSError:  # it may not be read, or the disk fails
+            self._file.forget()
+            self._forget()
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """The last iterations, oldest first, as they are written: null is None."""
+        return list(self._rows)
+
+    def _forget(self) -> None:
+        self._rows: deque[Mapping[str, Any]] = deque(maxlen=_ROWS)
+        self.last_score: float | None = None
+        self.best_score: float | None = None
+
+    def _take(self, lines: bytes) -> None:
+        # Most lines hold none, which takes half as long to find out without the pattern.
+        first = lines.find(_SCORE_NAME)
+        for match in _SCORE.finditer(lines, first) if first >= 0 else ():
+            score = finite(json_value(match[1]))
+            if score is not None:
+                self.last_score = score
+                self.best_score = score if self.best_score is None else max(score, self.best_score)
+        latest = lines.rsplit(b"\n", _ROWS)[-_ROWS:]
+        self._rows.extend(row for row in map(json_line, latest) if row is not None)
+
+
 _LARGEST_COUNT = 2**63
 
 
@@ -173,3 +250,11 @@ def count(value: object) -> int | None:
 def text(value: object) -> str | None:
     """The text; None for anything else."""
     return value if isinstance(value, str) else None
+
+
+def moment_s(value: object) -> float:
+    """An ISO time in seconds since 1970; minus infinity for anything else."""
+    try:
+        return datetime.fromisoformat(str(value)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return -math.inf

@@ -1,7 +1,5 @@
 """What the page of one run shows beside its curves: the settings, and the figures of its evaluation."""
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,7 +9,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_mapping
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.config.wording import in_one_line, written
-from ml_pipeline.dashboard.files import open_file
+from ml_pipeline.dashboard.files import finite, json_value, open_file
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.train_config import TrainConfig
@@ -111,10 +109,7 @@ def _figures(path: Path) -> dict[str, float]:
     if file is None:
         return {}
     with file:
-        try:
-            content = json.loads(file.read(_MOST_BYTES))
-        except (ValueError, RecursionError):
-            return {}
+        content = json_value(file.read(_MOST_BYTES))
     if not isinstance(content, dict):
         return {}
     agent = content.get(_AGENT)
@@ -129,12 +124,5 @@ def _figures(path: Path) -> dict[str, float]:
     return _numbers({**agent, **others})
 
 
-def _numbers(values: Mapping[str, object]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if isinstance(value, int | float) and _is_figure(value)}
-
-
-def _is_figure(value: float) -> bool:
-    try:
-        return not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # a whole number that is too large for a float
-        return False
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if finite(value) is not None}

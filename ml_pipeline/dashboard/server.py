@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ml_pipeline.config.errors import UserError, install_extra
-from ml_pipeline.dashboard.controls import Controls
 from ml_pipeline.dashboard.curves.metrics_columns import load_table_reader
 
 if TYPE_CHECKING:
     import uvicorn
+
+    from ml_pipeline.dashboard.web.app import Controls
 
 HOST, PORT = "127.0.0.1", 8765
 _SHORTEST_TOKEN = 16
@@ -32,9 +33,9 @@ class DashboardServer:
     """
 
     def __init__(
-        self, root: Path, *, sessions: Path | None, controls: Controls | None, host: str, port: int, token: str | None
+        self, root: Path, *, sessions: Path | None, controls: "Controls | None", host: str, port: int, token: str | None
     ) -> None:
-        uvicorn, access_module, make_app, connection = _web()
+        uvicorn, access_module, make_app = _web()
         if token is None and not access_module.is_loopback(host):
             token = secrets.token_urlsafe(24)
         self.token = token
@@ -46,7 +47,7 @@ class DashboardServer:
             self.url = _url(host, self.port, token)
             access = access_module.Access(host, self.port, token)
             app, self._updates = make_app(root, access, controls, sessions=sessions)
-            self._server = _server(uvicorn, app, connection)
+            self._server = _server(uvicorn, app, access_module.LimitedConnection)
             self._thread = threading.Thread(target=self._serve, name="dashboard", daemon=True)
             self._thread.start()
             self._wait_for_start()
@@ -98,7 +99,7 @@ def serve(
     root: Path,
     *,
     sessions: Path | None = None,
-    controls: Controls | None = None,
+    controls: "Controls | None" = None,
     host: str = HOST,
     port: int = PORT,
     token: str | None = None,
@@ -120,19 +121,18 @@ def serve(
     return DashboardServer(root, sessions=sessions, controls=controls, host=host, port=port, token=token)
 
 
-def _web() -> tuple[Any, Any, Any, Any]:
+def _web() -> tuple[Any, Any, Any]:
     try:
         import uvicorn
 
         from ml_pipeline.dashboard.web import access
         from ml_pipeline.dashboard.web.app import make_app
-        from ml_pipeline.dashboard.web.connections import LimitedConnection
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise UserError(f"The page needs {error.name}, which is not installed: {install_extra('dashboard')}") from error
     load_table_reader()  # here and not in a thread, where the end of the process would find it half-way
-    return uvicorn, access, make_app, LimitedConnection
+    return uvicorn, access, make_app
 
 
 def _server(uvicorn: Any, app: Any, connection: Any) -> "uvicorn.Server":

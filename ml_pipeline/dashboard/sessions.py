@@ -3,7 +3,6 @@
 They are read from their files alone; what did not change is not read again.
 """
 
-import json
 import os
 import threading
 import time
@@ -18,7 +17,17 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.dashboard.curves.chart_data import plain_numbers, thinned
 from ml_pipeline.dashboard.curves.equity_tail import EquityTail
-from ml_pipeline.dashboard.files import JsonFile, count, finite, is_plain, read_text, text
+from ml_pipeline.dashboard.files import (
+    JsonFile,
+    NotThere,
+    count,
+    finite,
+    is_plain,
+    is_plain_file,
+    json_line,
+    read_text,
+    text,
+)
 from ml_pipeline.dashboard.summaries import BROKEN
 from ml_pipeline.live.session_files import (
     DECISION_FILE,
@@ -213,10 +222,6 @@ _UNTOLD = ("decision", *ORDER_EVENTS)
 """Events that are shown by themselves: the last decision, and the life of each order."""
 
 
-class NoSuchSession(UserError):
-    """The folder of sessions holds no session of this name."""
-
-
 class SessionReader:
     """Reads the sessions of one folder again and again; may be used by several threads."""
 
@@ -235,19 +240,19 @@ class SessionReader:
         """{"equity": [seconds since 1970, money, that of buy and hold], "holdings", "orders", "decision", "events"}.
 
         Orders and events, the newest first. holdings: see `EquityTail.holdings`.
-        Raises NoSuchSession.
+        Raises NotThere.
         """
         folder = self.folder(name)
         with self._lock:
             return self._session(folder).details()
 
     def folder(self, name: str) -> Path:
-        """The folder of a session. Raises NoSuchSession, also for a name that would lead elsewhere."""
+        """The folder of a session. Raises NotThere, also for a name that would lead elsewhere."""
         folders = {folder.name: folder for folder in self._folders()}
         if name in folders:
             return folders[name]
         hint = nearest(name, sorted(folders)) if folders and is_plain(name) else "a session is named as its folder is."
-        raise NoSuchSession(f'{self._root} holds no session "{in_one_line(name)}"; {hint}')
+        raise NotThere(f'{self._root} holds no session "{in_one_line(name)}"; {hint}')
 
     def _session(self, folder: Path) -> "_KnownSession":
         return self._known.setdefault(folder, _KnownSession(folder))
@@ -281,8 +286,8 @@ class _KnownSession:
                 name=name,
                 folder=self._folder,
                 heartbeat_s=last_sign_of_life(self._folder),
-                has_report=_is_file(self._folder / REPORT_FILE),
-                has_reconciliation=_is_file(self._folder / RECONCILIATION_FILE),
+                has_report=is_plain_file(self._folder / REPORT_FILE),
+                has_reconciliation=is_plain_file(self._folder / RECONCILIATION_FILE),
             )
         except Exception as error:  # anything at all: the others are to be seen
             told = in_one_line(error) or type(error).__name__
@@ -315,15 +320,8 @@ class _KnownSession:
 
     def _last_events(self) -> list[dict[str, Any]]:
         """Those at the end of the log, the oldest first."""
-        events = []
-        for line in read_text(self._folder / LOG_FILE, most=_EVENT_BYTES).text.splitlines():
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(event, dict) and isinstance(event.get("event"), str):
-                events.append(event)
-        return events
+        lines = read_text(self._folder / LOG_FILE, most=_EVENT_BYTES).text.splitlines()
+        return [event for event in map(json_line, lines) if event is not None and isinstance(event.get("event"), str)]
 
 
 def _as_told(event: dict[str, Any]) -> dict[str, str | None]:
@@ -355,7 +353,3 @@ def _one(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value) if value or (value == 0 and value is not False) else ""
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()

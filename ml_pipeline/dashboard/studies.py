@@ -3,19 +3,19 @@
 They are read from their study.json alone; what did not change is not read again.
 """
 
-import math
 import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import in_one_line, written
-from ml_pipeline.dashboard.files import JsonFile, count, finite, is_plain, text
+from ml_pipeline.dashboard.files import JsonFile, NotThere, count, finite, is_plain, is_plain_file, moment_s, text
 from ml_pipeline.dashboard.summaries import BROKEN, RunSummary
 from ml_pipeline.runs.folders import folders_in, run_name
 from ml_pipeline.runtime.files import path_inside
@@ -264,19 +264,19 @@ def _list(value: object) -> Sequence[Any]:
     return value if isinstance(value, list) else []
 
 
-class NoSuchStudy(UserError):
-    """The folder of runs holds no study of this name."""
-
-
 def read_studies(root: Path, runs: Sequence[RunSummary] = ()) -> list[StudySummary]:
     """The studies in a folder, or the folder that is one; running ones first, then the newest.
 
     runs: those below the root, which tell how far running trials are. Cheap to call again. Never raises for a study
     that is broken: its status tells. A folder that is missing, or cannot be listed, has none.
     """
-    with _lock:
-        reader = _readers.setdefault(root.absolute(), StudyReader(root))
-    return reader.read(runs)
+    return _reader_of(root, root.absolute()).read(runs)
+
+
+@cache
+def _reader_of(root: Path, absolute: Path) -> "StudyReader":
+    """The same reader as long as the name means the same folder."""
+    return StudyReader(root)
 
 
 class StudyReader:
@@ -297,24 +297,20 @@ class StudyReader:
         return sorted(found, key=_place, reverse=True)
 
     def details(self, name: str) -> dict[str, Any]:
-        """History and trials of a study; see `study_details`. Raises NoSuchStudy, or UserError where it is broken."""
+        """History and trials of a study; see `study_details`. Raises NotThere, or UserError where it is broken."""
         folder = find_study(self._root, name)
         with self._lock:
             known = self._known.setdefault(folder, _KnownStudy(self._root, folder))
             return known.details()
 
 
-_lock = threading.Lock()
-_readers: dict[Path, StudyReader] = {}
-
-
 def find_study(root: Path, name: str) -> Path:
-    """The folder of a study, by its folder's name. Raises NoSuchStudy, also for a name that would lead elsewhere."""
+    """The folder of a study, by its folder's name. Raises NotThere, also for a name that would lead elsewhere."""
     studies = {_name_of(folder): folder for folder in _study_folders(root)}
     if name in studies:
         return studies[name]
     hint = nearest(name, sorted(studies)) if studies and is_plain(name) else "a study is named as its folder is."
-    raise NoSuchStudy(f'{root} holds no study "{in_one_line(name)}"; {hint}')
+    raise NotThere(f'{root} holds no study "{in_one_line(name)}"; {hint}')
 
 
 class _KnownStudy:
@@ -326,14 +322,13 @@ class _KnownStudy:
     def summary(self, runs: Mapping[str, RunSummary]) -> StudySummary:
         try:
             self._file.refresh()
-            report = self._folder / REPORT_FILE
             return study_summary(
                 self._file.values,
                 root=self._root,
                 folder=self._folder,
                 written_s=self._file.written_s,
                 runs=runs,
-                has_report=report.is_file() and not report.is_symlink(),
+                has_report=is_plain_file(self._folder / REPORT_FILE),
             )
         except Exception as error:  # anything at all: the others are to be seen
             return StudySummary(
@@ -375,9 +370,5 @@ def _name_of(folder: Path) -> str:
 
 def _place(study: StudySummary) -> tuple[bool, float, str]:
     """Where a study stands in a list, the greatest first."""
-    try:
-        updated = datetime.fromisoformat(study.updated or "").timestamp()
-    except (ValueError, OverflowError, OSError):
-        updated = -math.inf
     is_running = study.status == "running"
-    return is_running, 0.0 if is_running else updated, study.name
+    return is_running, 0.0 if is_running else moment_s(study.updated), study.name

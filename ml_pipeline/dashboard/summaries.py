@@ -1,11 +1,10 @@
 """The summaries of all runs in a folder, read from run folders alone; what did not change is not read again."""
 
-import math
 import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from ml_pipeline.config.env_schedule import planned_end
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_mapping
 from ml_pipeline.config.wording import in_one_line, last_line_first, score_unit
-from ml_pipeline.dashboard.files import count, finite
-from ml_pipeline.dashboard.metrics_tail import MetricsTail
+from ml_pipeline.dashboard.files import MetricsTail, count, finite, moment_s
 from ml_pipeline.monitoring.sinks import METRICS_FILE, STEP
+from ml_pipeline.reporting.learning_curves import TRAINING_STAGES
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.folders import run_folders, run_name
 from ml_pipeline.runs.state import ENDED, STATE_FILE, RunState, read_state
@@ -23,7 +22,6 @@ from ml_pipeline.runtime.files import FileIdentity
 from ml_pipeline.tuning.study_files import is_study_folder, is_trial
 
 BROKEN, UNKNOWN = "broken", "unknown"
-_TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s", "time/exchanging_s")
 _OF_A_RANK = re.compile(r"system/rank(\d+)/")
 _MOST_SYMBOLS = 3
 
@@ -164,7 +162,7 @@ def _of_metrics(tail: MetricsTail) -> dict[str, Any]:
         "iteration": count(last.get("time/iteration")),
         "global_step": count(last.get(STEP)),
         "mean_return": finite(last.get("rollout/mean_return_100")),
-        "steps_per_second": _pace(rows, _TRAINING) or finite(last.get("time/steps_per_second")),
+        "steps_per_second": _pace(rows, TRAINING_STAGES) or finite(last.get("time/steps_per_second")),
         "last_score": tail.last_score,
         "best_score": tail.best_score,
         "n_ranks": len({found[1] for name in last if (found := _OF_A_RANK.match(name))}) or None,
@@ -186,7 +184,7 @@ def _of_state(state: RunState, told: RunSummary) -> dict[str, Any]:
 
 
 def _seconds_left(told: RunSummary, rows: Sequence[Mapping[str, Any]]) -> float | None:
-    pace = _pace(rows, (*_TRAINING, "time/evaluating_s")) or told.steps_per_second
+    pace = _pace(rows, (*TRAINING_STAGES, "time/evaluating_s")) or told.steps_per_second
     if told.status != "running" or not pace or told.global_step is None or told.total_timesteps is None:
         return None
     return finite(max(0.0, told.total_timesteps - told.global_step) / pace)
@@ -213,9 +211,13 @@ def read_summaries(root: Path) -> list[RunSummary]:
     missing has no runs; one that is itself a run folder has that run. Never raises for a single run that is broken: its
     status tells. Raises UserError where the folder cannot be listed.
     """
-    with _lock:
-        reader = _readers.setdefault(root.absolute(), SummaryReader(root))
-    return reader.read()
+    return _reader_of(root, root.absolute()).read()
+
+
+@cache
+def _reader_of(root: Path, absolute: Path) -> "SummaryReader":
+    """The same reader as long as the name means the same folder."""
+    return SummaryReader(root)
 
 
 class SummaryReader:
@@ -244,10 +246,6 @@ class SummaryReader:
     def _refused(self, folder: Path, reason: str) -> RunSummary:
         sentence = f"{folder} cannot be looked at: {reason}."
         return RunSummary(name=run_name(self._root, folder), folder=folder, status=BROKEN, reason=sentence)
-
-
-_lock = threading.Lock()
-_readers: dict[Path, SummaryReader] = {}
 
 
 class _KnownRun:
@@ -326,10 +324,7 @@ def _signature(path: Path) -> FileIdentity | None:
 
 def _place(run: RunSummary) -> tuple[int, float, str]:
     """Where a run stands in a list, the greatest first."""
-    try:
-        began = datetime.fromisoformat(run.began or "").timestamp()
-    except (ValueError, OverflowError, OSError):
-        began = -math.inf
+    began = moment_s(run.began)
     if run.status == "queued":  # the one that waits longest starts first, among those of one priority
         began = -began
     return (len(_ORDER) - _ORDER.index(run.status) if run.status in _ORDER else 0, began, run.name)

@@ -16,7 +16,7 @@ from ml_pipeline.monitoring.sinks import METRICS_FILE, STEP, read_lines
 FloatArray = NDArray[np.float64]
 By = Literal["steps", "time"]
 
-_TRAINING = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s", "time/exchanging_s")
+TRAINING_STAGES = ("time/acting_s", "time/stepping_s", "time/waiting_s", "time/learning_s", "time/exchanging_s")
 # Student's t for a 95 % interval, two-sided, by degrees of freedom from 1. Beyond, 1.96 + 2.4 / degrees: within 0.5 %.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _LAST_PART = 0.05
@@ -81,7 +81,7 @@ def read_learning_curve(folder: Path) -> LearningCurve:
         what = "is no run folder" if folder.is_dir() else "is not there"
         raise UserError(f"{folder} {what}: {path} is missing; name folders of runs, such as checkpoints/RUN.")
     rows = [row for line in read_lines(path) if (row := _metrics_in(line)) is not None]
-    training_s = np.cumsum(sum((np.nan_to_num(_column(rows, name)) for name in _TRAINING), np.zeros(len(rows))))
+    training_s = np.cumsum(sum((np.nan_to_num(_column(rows, name)) for name in TRAINING_STAGES), np.zeros(len(rows))))
     evaluating_s = np.cumsum(np.nan_to_num(_column(rows, "time/evaluating_s")))
     return LearningCurve(
         steps=_column(rows, STEP),

@@ -3,7 +3,7 @@ import os
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.dashboard.files import NoSuchRun, find_run, open_file, read_text
+from ml_pipeline.dashboard.files import NotThere, find_run, open_file, read_text
 from tests.dashboard.run_folders import make_run
 
 OUTSIDE = [
@@ -29,18 +29,18 @@ def test_runs_are_found_by_their_names(root):
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_no_name_leaves_the_folder_of_runs(root, name):
-    with pytest.raises(NoSuchRun, match="holds no run"):
+    with pytest.raises(NotThere, match="holds no run"):
         find_run(root, name)
 
 
 def test_a_root_that_is_a_run_has_no_other(root):
-    with pytest.raises(NoSuchRun):
+    with pytest.raises(NotThere):
         find_run(root / "a", "../a")
 
 
 def test_a_link_out_of_the_folder_of_runs_is_not_followed(root, tmp_path):
     (root / "link").symlink_to(tmp_path / "secret")
-    with pytest.raises(NoSuchRun, match="leads out of"):
+    with pytest.raises(NotThere, match="leads out of"):
         find_run(root, "link")
     (root / "inside").symlink_to(root / "a")
     assert find_run(root, "inside") == root / "inside"
@@ -92,5 +92,5 @@ def test_bytes_that_are_no_text_are_shown_as_such(tmp_path):
 
 def test_a_link_to_itself_is_no_run(tmp_path):
     (tmp_path / "self").symlink_to("self")
-    with pytest.raises(NoSuchRun, match='holds no run "self"'):
+    with pytest.raises(NotThere, match='holds no run "self"'):
         find_run(tmp_path, "self")

@@ -11,7 +11,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard.server import serve
-from ml_pipeline.dashboard.web import connections
+from ml_pipeline.dashboard.web import access
 from tests.dashboard.run_folders import make_run
 
 
@@ -125,7 +125,7 @@ HALF_SENT = {
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("sent", HALF_SENT.values(), ids=HALF_SENT)
 def test_a_request_that_is_half_sent_is_not_waited_for_long(root, monkeypatch, sent):
-    monkeypatch.setattr(connections, "REQUEST_S", 0.3)
+    monkeypatch.setattr(access, "REQUEST_S", 0.3)
     with serve(root, port=0) as server, socket.create_connection(("127.0.0.1", server.port)) as held:
         held.settimeout(30)
         held.sendall(sent)
@@ -136,7 +136,7 @@ def test_a_request_that_is_half_sent_is_not_waited_for_long(root, monkeypatch, s
 
 @pytest.mark.timeout(60)
 def test_a_request_that_comes_byte_by_byte_gets_no_more_time(root, monkeypatch):
-    monkeypatch.setattr(connections, "REQUEST_S", 0.3)
+    monkeypatch.setattr(access, "REQUEST_S", 0.3)
     with (
         serve(root, port=0) as server,
         socket.create_connection(("127.0.0.1", server.port)) as held,
@@ -149,7 +149,7 @@ def test_a_request_that_comes_byte_by_byte_gets_no_more_time(root, monkeypatch):
 
 @pytest.mark.timeout(60)
 def test_connections_that_are_held_idle_keep_nobody_out(root, monkeypatch):
-    monkeypatch.setattr(connections, "MOST_OPEN", 20)
+    monkeypatch.setattr(access, "MOST_OPEN", 20)
     with contextlib.ExitStack() as held, serve(root, port=0) as server:
         for _ in range(60):
             held.enter_context(socket.create_connection(("127.0.0.1", server.port))).sendall(b"GET ")
@@ -159,7 +159,7 @@ def test_connections_that_are_held_idle_keep_nobody_out(root, monkeypatch):
 
 @pytest.mark.timeout(60)
 def test_a_page_that_is_open_stays_open(root, monkeypatch):
-    monkeypatch.setattr(connections, "REQUEST_S", 0.2)
+    monkeypatch.setattr(access, "REQUEST_S", 0.2)
     with (
         serve(root, port=0) as server,
         httpx.Client(trust_env=False, timeout=30) as client,

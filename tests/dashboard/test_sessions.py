@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ml_pipeline.dashboard.curves.equity_tail import EquityTail
-from ml_pipeline.dashboard.sessions import NoSuchSession, SessionReader
+from ml_pipeline.dashboard.sessions import NotThere, SessionReader
 from ml_pipeline.runtime.files import open_regular
 from tests.dashboard.session_folders import make_session, status_values
 
@@ -183,7 +183,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path, name):
     make_session(tmp_path / "live", "eurusd")
     make_session(tmp_path / "live", ".hidden")
     (tmp_path / "live" / "linked").symlink_to(tmp_path / "secret")
-    with pytest.raises(NoSuchSession, match="holds no session"):
+    with pytest.raises(NotThere, match="holds no session"):
         SessionReader(tmp_path / "live").folder(name)
     assert [each.name for each in SessionReader(tmp_path / "live").read()] == ["eurusd"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.dashboard import studies
-from ml_pipeline.dashboard.studies import NoSuchStudy, StudyReader, find_study, read_studies
+from ml_pipeline.dashboard.studies import NotThere, StudyReader, find_study, read_studies
 from ml_pipeline.dashboard.summaries import read_summaries
 from tests.dashboard.run_folders import make_run
 from tests.dashboard.study_folders import GONE, make_study, study_values, trial, write_study
@@ -169,7 +169,7 @@ def test_no_name_leaves_the_folder_of_runs(tmp_path, name):
     make_study(tmp_path, "secret")
     make_study(tmp_path / "runs", "s")
     make_study(tmp_path / "runs", ".hidden")
-    with pytest.raises(NoSuchStudy, match="holds no study"):
+    with pytest.raises(NotThere, match="holds no study"):
         find_study(tmp_path / "runs", name)
 
 

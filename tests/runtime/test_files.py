@@ -11,7 +11,7 @@ import pytest
 
 from ml_pipeline.dashboard.curves.equity_tail import EquityTail
 from ml_pipeline.dashboard.curves.metrics_columns import MetricsColumns
-from ml_pipeline.dashboard.metrics_tail import MetricsTail
+from ml_pipeline.dashboard.files import MetricsTail
 from ml_pipeline.runtime import files
 from ml_pipeline.runtime.files import (
     FileIdentity,

@@ -8,13 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.dashboard.curves.metrics_columns import Floats, MetricsColumns
+from ml_pipeline.dashboard.curves.metrics_columns import STAGES, Floats, MetricsColumns
 from ml_pipeline.monitoring.sinks import STEP
 
 Axis = Literal["step", "time"]
 
-
-STAGES = tuple(f"time/{name}_s" for name in ("acting", "stepping", "waiting", "exchanging", "learning", "evaluating"))
 _MOST_NEW_ROWS = 1000
 """Of more new rows than this, thinned curves are asked for anew."""
 

@@ -6,9 +6,11 @@ another generation. Of a huge file rows are merged, so that memory stays bounded
 
 import contextlib
 import io
-import json
 import os
 import re
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice, pairwise
 from pathlib import Path
@@ -16,12 +18,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.dashboard.files import open_file
+from ml_pipeline.dashboard.files import find_run, json_line, json_value, open_file
+from ml_pipeline.monitoring.sinks import METRICS_FILE
 from ml_pipeline.runtime.files import FileIdentity, GrowingFile
 
 Floats = NDArray[np.float64]
 
-_LONGEST_LINE = 2**20  # bytes; what is longer is no line of metrics
+STAGES = tuple(f"time/{name}_s" for name in ("acting", "stepping", "waiting", "exchanging", "learning", "evaluating"))
+
 _FEW_BYTES = 64 * 1024  # up to here a JSON parser in C is quicker than a table library's start
 _MOST_ROWS = 500_000
 _MOST_COLUMNS = 500
@@ -152,6 +156,55 @@ class MetricsColumns:
         self.generation = next(_generations)
 
 
+_MOST_HELD = 512 * 2**20
+_CHECKED_S = 1.0
+"""For so long a run that was found is taken to be there: looking for it again takes longer than reading a new line."""
+
+
+class MetricsStore:
+    """Columns of runs below a root, by their names: each file is read once, and those not asked for longest are given
+    back. For several threads."""
+
+    def __init__(self, root: Path, *, most_bytes: int = _MOST_HELD) -> None:
+        self._root = root
+        self._most_bytes = most_bytes
+        self._known: OrderedDict[str, tuple[MetricsColumns, threading.Lock]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._found: dict[str, tuple[Path, float]] = {}
+
+    @contextlib.contextmanager
+    def opened(self, run: str) -> Iterator[MetricsColumns]:
+        """The columns of a run as its file is now, for the block alone. Raises NotThere."""
+        path = self._find(run) / METRICS_FILE
+        with self._lock:
+            if run not in self._known:
+                self._known[run] = MetricsColumns(path, durations=STAGES), threading.Lock()
+            self._known.move_to_end(run)
+            columns, lock = self._known[run]
+        with lock:
+            if columns.refresh():
+                self._give_back(but=run)
+            yield columns
+
+    def _find(self, run: str) -> Path:
+        path, until = self._found.get(run, (self._root, 0.0))
+        if time.monotonic() < until:
+            return path
+        self._found.pop(run, None)
+        path = find_run(self._root, run)
+        self._found[run] = path, time.monotonic() + _CHECKED_S
+        return path
+
+    def _give_back(self, *, but: str) -> None:
+        with self._lock:
+            sizes = {run: columns.n_bytes for run, (columns, _) in self._known.items()}
+            for run in [each for each in self._known if each != but]:
+                if sum(sizes.values()) <= self._most_bytes:
+                    break
+                del self._known[run], sizes[run]
+                self._found.pop(run, None)
+
+
 def rows_of(lines: bytes, known: Iterable[str] = ()) -> dict[str, Floats]:
     """The numbers (n,) of whole JSON lines by name, NaN where one has none; lines that are no objects are left out.
 
@@ -162,7 +215,7 @@ def rows_of(lines: bytes, known: Iterable[str] = ()) -> dict[str, Floats]:
         rows = _read_as_table(lines, known)
         if rows is not None:
             return rows
-    parsed = [row for row in map(_parsed, lines.split(b"\n")) if row is not None]
+    parsed = [row for row in map(json_line, lines.split(b"\n")) if row is not None]
     names = (name for row in parsed for name in row if len(name) <= _LONGEST_NAME)
     rows = {name: np.full(len(parsed), np.nan) for name in islice(dict.fromkeys(names), _MOST_COLUMNS)}
     for i, row in enumerate(parsed):
@@ -186,19 +239,6 @@ def _pieces(lines: bytes) -> Iterator[bytes]:
             yield lines[begin:end]
 
 
-def _parsed(line: bytes) -> dict[str, object] | None:
-    row = _value(line) if len(line) <= _LONGEST_LINE else None
-    return row if isinstance(row, dict) else None
-
-
-def _value(text: bytes) -> object:
-    """None if it is no JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return np.nan
@@ -216,7 +256,7 @@ def _read_as_table(lines: bytes, known: Iterable[str]) -> dict[str, Floats] | No
     if b"[" in lines or lines.count(b"{") > lines.count(b"\n"):
         return None  # to find out a type for values within values takes minutes where they lie deep
     ends = lines.find(b"\n"), lines.rfind(b"\n", 0, len(lines) - 1) + 1
-    likely = [name for line in (lines[: ends[0]], lines[ends[1] :]) for name in _parsed(line) or ()]
+    likely = [name for line in (lines[: ends[0]], lines[ends[1] :]) for name in json_line(line) or ()]
     rows = _table(lines, dict.fromkeys([*known, *likely]))
     return _table(lines, _names_in(lines)) if rows is None else rows
 
@@ -244,7 +284,7 @@ def _table(lines: bytes, names: Collection[str]) -> dict[str, Floats] | None:
 def _names_in(lines: bytes) -> list[str]:
     """Of all objects whose values are numbers; names with a backslash are left out."""
     names = sorted({*_NAME.findall(lines)})
-    return [name for each in names if isinstance(name := _value(each), str)]
+    return [name for each in names if isinstance(name := json_value(each), str)]
 
 
 def _keys_and_nulls(lines: bytes, names: Iterable[str]) -> tuple[int, int]:

@@ -1,10 +1,11 @@
-"""Who may ask the server for what: the name it was called by, where the request comes from, and the token.
+"""Who may ask the server for what, and for how long: by the name it was called, where a request comes from, its token.
 
 Every page in the user's browser can send requests to 127.0.0.1, and a name of its own may lead there (DNS rebinding):
 so the Host header must name this machine, and a request that another site began is refused, reads included, unless its
 address holds the ticket of a report.
 """
 
+import asyncio
 import hmac
 import html
 import ipaddress
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ml_pipeline.dashboard.web.http import JsonAnswer
 
@@ -236,3 +238,67 @@ def plain_page(sentence: str, *, status: int = 200, to_the_page: bool = False) -
         f"{link}</body></html>",
         status,
     )
+
+
+REQUEST_S = 10.0
+"""For so long the whole of a request is waited for, its body included."""
+_READ_S = 20.0
+"""For so long the other side may take nothing of an answer."""
+MOST_OPEN = 400
+"""Of more, the connection that waits longest for its request is closed: those that others hold idle keep nobody out."""
+
+
+class LimitedConnection(H11Protocol):
+    """A connection that ends if its other side keeps it waiting, or if too many are open.
+
+    uvicorn limits the time between two requests alone: a connection that sends nothing, or half of a request, stays as
+    long as its other side likes, and counts among those that may be open at once. Runs in the server's event loop.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._waits_since: float | None = None
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
+        self._watch_request()
+        waiting = [each for each in self.connections if isinstance(each, LimitedConnection) and each._waits_since]
+        if len(self.connections) > MOST_OPEN and waiting:
+            min(waiting, key=lambda each: each._waits_since or 0.0)._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._request_timer, self._answer_timer):
+            if timer is not None:
+                timer.cancel()
+        self._waits_since = None
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_request()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._answer_timer = self.loop.call_later(_READ_S, self._end)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._answer_timer is not None:
+            self._answer_timer.cancel()
+
+    def _watch_request(self) -> None:
+        """Begin to wait for the whole of a request, or end it; what arrives of one meanwhile gives no more time."""
+        is_waiting = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        if not is_waiting and self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = self._waits_since = None
+        elif is_waiting and self._request_timer is None and not self.transport.is_closing():
+            self._waits_since = self.loop.time()
+            self._request_timer = self.loop.call_later(REQUEST_S, self._end)
+
+    def _end(self) -> None:
+        self._waits_since = None
+        self.transport.abort()

@@ -4,51 +4,76 @@ Runs are named in the query, never in the path. Everything is read from run fold
 """
 
 import html
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.wording import in_one_line, shown_path
-from ml_pipeline.dashboard.controls import Controls
 from ml_pipeline.dashboard.curves.chart_data import check_axis, curve, time_spent, x_of
-from ml_pipeline.dashboard.files import NoSuchRun, find_run, read_text
+from ml_pipeline.dashboard.files import NotThere, find_run, is_plain_file, read_text
 from ml_pipeline.dashboard.run_details import evaluation_table, settings_table
-from ml_pipeline.dashboard.sessions import NoSuchSession, SessionReader
-from ml_pipeline.dashboard.studies import NoSuchStudy
+from ml_pipeline.dashboard.sessions import SessionReader
+from ml_pipeline.dashboard.studies import REPORT_FILE as STUDY_REPORT_FILE
+from ml_pipeline.dashboard.studies import StudyReader, find_study
 from ml_pipeline.dashboard.web.access import FILES, Access, Guard, plain_page
-from ml_pipeline.dashboard.web.changing import Changing
 from ml_pipeline.dashboard.web.http import (
     MOST_RUNS,
     JsonAnswer,
     as_json,
     metrics_of,
     number_of,
+    one_of,
     range_of,
     runs_of,
     whole_number_of,
 )
-from ml_pipeline.dashboard.web.reports import NoSuchReport, Reports
-from ml_pipeline.dashboard.web.studies_and_sessions import Sessions, Studies
+from ml_pipeline.dashboard.web.reports import Reports
 from ml_pipeline.dashboard.web.updates import Choice, EventStream, Position, Updates
+from ml_pipeline.live.session_files import RECONCILIATION_FILE
+from ml_pipeline.live.session_files import REPORT_FILE as SESSION_REPORT_FILE
 from ml_pipeline.monitoring.listener import LOG_FILE
+from ml_pipeline.monitoring.resources import Machine
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE
 
 _MOST_PAGES = 64
 _ASSETS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
 _SHARED_ASSETS = ("uPlot.min.js", "uPlot.min.css", "uPlot-LICENSE.txt")  # which reports use as well
+
+
+class Controls(Protocol):
+    """What the page can do to a run where a service serves it: stop, resume and scale one, named by its folder.
+
+    Each may raise UserError, whose sentence the page shows. Called from threads of the server, several at once.
+    """
+
+    def stop(self, run: str) -> object:
+        """Ask a run to save and end; take one that is queued out of the queue."""
+
+    def resume(self, run: str, *, total_timesteps: int | None = None) -> object:
+        """Let a run that has ended go on from its checkpoint; False where it has none, and begins anew.
+
+        total_timesteps: up to which one that has finished goes on.
+        """
+
+    def scale(
+        self, run: str, *, n_workers: int | Literal["auto", "dynamic"] | None = None, n_envs: int | None = None
+    ) -> object:
+        """Ask a run for other numbers of workers or environments, from its next iteration on; None keeps one."""
 
 
 def make_app(
@@ -71,11 +96,9 @@ def make_app(
             Route("/assets/{name}", _asset),
             # Of reports, which name no icon: browsers ask for this by themselves.
             Route("/favicon.ico", RedirectResponse("/assets/icon.svg")),
-            *_Reading(root, updates, reports).routes(),
-            *Studies(root, reports).routes(),
-            *Sessions(reader, reports).routes(),
+            *_Reading(root, reader, updates, reports).routes(),
             *reports.routes(),
-            *Changing(root, controls).routes(),
+            *_Changing(root, controls).routes(),
         ],
         exception_handlers={UserError: _told, HTTPException: _http_error, Exception: _failed},
         lifespan=lifespan,
@@ -83,13 +106,10 @@ def make_app(
     return Guard(app, access), updates
 
 
-_NOT_THERE = (NoSuchRun, NoSuchStudy, NoSuchSession, NoSuchReport)
-
-
 def _told(request: Request, error: Exception) -> Response:
     if request.scope["path"].startswith(FILES):  # a link of a report, which a person followed
         return plain_page(str(error), status=404)
-    return JsonAnswer({"error": str(error)}, 404 if isinstance(error, _NOT_THERE) else 400)
+    return JsonAnswer({"error": str(error)}, 404 if isinstance(error, NotThere) else 400)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -131,38 +151,42 @@ def _asset(request: Request) -> Response:
 
 
 class _Reading:
-    """What the page asks for. Every answer is JSON, but for a report and the stream of events."""
+    """What the page asks for about runs, studies and sessions, which the query names.
 
-    def __init__(self, root: Path, updates: Updates, reports: Reports) -> None:
+    Every answer is JSON, but for reports and the stream of events.
+    """
+
+    def __init__(self, root: Path, sessions: SessionReader, updates: Updates, reports: Reports) -> None:
         self._root = root
+        self._sessions = sessions
+        self._studies = StudyReader(root)
         self._updates = updates
         self._reports = reports
+        self._machine = Machine()
 
     def routes(self) -> list[Route]:
-        answers: dict[str, Callable[[Request], Any]] = {
-            "runs": self.runs,
-            "metrics": self.metrics,
-            "curves": self.curves,
-            "time": self.time,
-            "settings": self.settings,
-            "evaluation": self.evaluation,
-            "log": self.log,
-        }
+        answers = (
+            *(self.runs, self.metrics, self.curves, self.time, self.settings, self.evaluation, self.log),
+            *(self.study, self.session, self.machine),
+        )
         return [
-            *(Route(f"/api/{name}", partial(as_json, answer)) for name, answer in answers.items()),
+            *(Route(f"/api/{answer.__name__}", partial(as_json, answer)) for answer in answers),
             Route("/api/events", self.events),
             Route("/report", self.report),
+            Route("/study-report", self.study_report),
+            Route("/session-report", self.session_report),
+            Route("/session-reconciliation", self.session_reconciliation),
         ]
 
     def runs(self, request: Request) -> Any:
         self._updates.runs.refresh()
         changes = self._updates.runs.since(0)
         by_name = {run["name"]: run for run in changes.runs}
-        runs = [by_name[name] for name in changes.order or ()]
+        runs = [by_name[name] for name in changes.lists.get("order", ())]
         return {
             "runs": runs,
-            "studies": changes.studies or [],
-            "sessions": changes.sessions or [],
+            "studies": changes.lists.get("studies", []),
+            "sessions": changes.lists.get("sessions", []),
             "problem": changes.problem,
             "position": str(Position(changes.version)),
         }
@@ -217,7 +241,7 @@ class _Reading:
         """The figures of evaluations, and which of the runs have a report."""
         runs = runs_of(request)
         folders = [find_run(self._root, run) for run in runs]
-        reports = [run for run, folder in zip(runs, folders, strict=True) if _is_file(folder / PAGE_FILE)]
+        reports = [run for run, folder in zip(runs, folders, strict=True) if is_plain_file(folder / PAGE_FILE)]
         return {**evaluation_table(folders), "reports": reports}
 
     def log(self, request: Request) -> Any:
@@ -231,11 +255,39 @@ class _Reading:
         path = find_run(self._root, run) / names[which]
         return {**read_text(path, after=after, before=before)._asdict(), "name": names[which]}
 
+    def study(self, request: Request) -> Any:
+        """History and trials of a study."""
+        return self._studies.details(one_of(request, "study"))
+
+    def session(self, request: Request) -> Any:
+        """Equity, last decision and last events of a session."""
+        return self._sessions.details(one_of(request, "session"))
+
+    def machine(self, request: Request) -> Any:
+        """CPU, memory and GPUs of the machine that serves the page."""
+        use = self._machine.look()
+        return {**use._asdict(), "gpus": [gpu._asdict() for gpu in use.gpus]}
+
     def report(self, request: Request) -> Response:
         (run,) = runs_of(request, exactly=1)
         return self._reports.opened(
             request, "runs", find_run(self._root, run) / PAGE_FILE, f"{run} holds no report; evaluate it first."
         )
+
+    def study_report(self, request: Request) -> Response:
+        name = one_of(request, "study")
+        path = find_study(self._root, name) / STUDY_REPORT_FILE
+        return self._reports.opened(request, "runs", path, f"{name} has no report yet.")
+
+    def session_report(self, request: Request) -> Response:
+        name = one_of(request, "session")
+        path = self._sessions.folder(name) / SESSION_REPORT_FILE
+        return self._reports.opened(request, "sessions", path, f"{name} has no report yet.")
+
+    def session_reconciliation(self, request: Request) -> Response:
+        name = one_of(request, "session")
+        otherwise = f"{name} was not compared with its backtest yet: ml-pipeline paper-trade reconcile {name}"
+        return self._reports.opened(request, "sessions", self._sessions.folder(name) / RECONCILIATION_FILE, otherwise)
 
     async def events(self, request: Request) -> Any:
         if self._updates.pages >= _MOST_PAGES:
@@ -245,5 +297,72 @@ class _Reading:
         return EventStream(self._updates, choice, Position.parse(given, len(choice.runs)))
 
 
-def _is_file(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
+_LARGEST_REQUEST = 10_000
+
+
+class _Changing:
+    """Stop, resume and scale; refused where no service serves the page."""
+
+    def __init__(self, root: Path, controls: Controls | None) -> None:
+        self._root = root
+        self._controls = controls
+
+    def routes(self) -> list[Route]:
+        return [
+            Route(f"/api/{name}", partial(self._answer, name), methods=["POST"]) for name in ("stop", "resume", "scale")
+        ]
+
+    async def _answer(self, name: Literal["stop", "resume", "scale"], request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            raise HTTPException(415, "send JSON")
+        return JsonAnswer(await run_in_threadpool(self._do, name, await _body_of(request)))
+
+    def _do(self, name: str, body: bytes) -> dict[str, str]:
+        if self._controls is None:
+            raise UserError(
+                "This page only shows runs; to stop, resume and scale them, let `ml-pipeline serve` serve it."
+            )
+        try:
+            values = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise UserError("The request is not valid JSON.") from error
+        if not isinstance(values, dict) or not isinstance(values.get("run"), str):
+            raise UserError('The request must name a run, as {"run": "NAME"}.')
+        run = values.pop("run")
+        find_run(self._root, run)
+        known = {"scale": ("n_workers", "n_envs"), "resume": ("total_timesteps",), "stop": ()}[name]
+        for each in values:
+            if each not in known:
+                raise UserError(f'{name} takes no "{each}". {nearest(each, ["run", *known])}')
+        if name == "scale":
+            self._controls.scale(run, **_scale_of(values))
+            return {"done": f"Asked {run} to scale; it does so after an iteration, and says so in its log."}
+        if name == "stop":
+            self._controls.stop(run)
+            return {"done": f"Asked {run} to stop; it saves first."}
+        total = values.get("total_timesteps")
+        if total is not None and (not isinstance(total, int) or isinstance(total, bool) or total < 1):
+            raise UserError(f"total_timesteps must be a whole number from 1 on, but got {json.dumps(total)}.")
+        if self._controls.resume(run, total_timesteps=total) is False:
+            return {"done": f"{run} has no checkpoint; it begins anew as soon as there is room."}
+        return {"done": f"{run} goes on from its checkpoint as soon as there is room."}
+
+
+def _scale_of(values: dict[str, Any]) -> dict[str, Any]:
+    if not values:
+        raise UserError("scale needs n_workers, n_envs, or both.")
+    for name, value in values.items():
+        is_count = isinstance(value, int) and not isinstance(value, bool) and value >= (0 if name == "n_workers" else 1)
+        if not is_count and not (name == "n_workers" and value in ("auto", "dynamic")):
+            words = ", auto or dynamic" if name == "n_workers" else ""
+            raise UserError(f"{name} must be a whole number{words}, but got {json.dumps(value)}.")
+    return values
+
+
+async def _body_of(request: Request) -> bytes:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST_REQUEST:
+            raise HTTPException(413, "the request is too long")
+    return body

@@ -17,9 +17,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
-from ml_pipeline.dashboard.files import is_plain, open_file
+from ml_pipeline.dashboard.files import NotThere, is_plain, open_file
 from ml_pipeline.dashboard.web.access import FILES, FRAME_POLICY, REPORT_POLICY, Tickets
 from ml_pipeline.reporting.html_page import html_page
 from ml_pipeline.reporting.report_files import PAGE_FILE
@@ -43,10 +42,6 @@ _FRAME = (
 )
 
 
-class NoSuchReport(UserError):
-    """A run or a study has no report yet, or the file that is asked for is not there."""
-
-
 class Reports:
     """roots: the folder of runs and that of sessions; one that is itself a run goes by its own name."""
 
@@ -60,11 +55,11 @@ class Reports:
     def opened(self, request: Request, kind: str, path: Path, otherwise: str) -> Response:
         """A report in a frame, or the way to it if the query says that it is `framed` already.
 
-        Raises NoSuchReport, which says `otherwise`, unless a plain file lies there.
+        Raises NotThere, which says `otherwise`, unless a plain file lies there.
         """
         file = open_file(path)
         if file is None:
-            raise NoSuchReport(otherwise)
+            raise NotThere(otherwise)
         file.close()
         root = self._roots[kind]
         parts = path.absolute().relative_to(root.absolute()).parts
@@ -83,15 +78,15 @@ class Reports:
         media_type = _KINDS.get(path.suffix.lower())
         file = open_file(path) if media_type else None
         if file is None:
-            raise NoSuchReport(f'There is no report and no text or picture "{in_one_line(asked)}".')
+            raise NotThere(f'There is no report and no text or picture "{in_one_line(asked)}".')
         with file:
             if media_type in _ACTIVE and request.headers.get("sec-fetch-dest") == "document":  # its address was typed
                 return _framed(request.url.path, path)
             return Response(file.read(_LARGEST_FILE), media_type=media_type, headers=_HEADERS)
 
     def _path_of(self, kind: str, asked: str) -> Path:
-        """Raises NoSuchReport for a path that would lead elsewhere."""
-        nothing = NoSuchReport(f'There is no file "{in_one_line(asked)}".')
+        """Raises NotThere for a path that would lead elsewhere."""
+        nothing = NotThere(f'There is no file "{in_one_line(asked)}".')
         root = self._roots.get(kind)
         parts = asked.removesuffix("/").split("/")
         if root is None or not all(map(is_plain, parts)):

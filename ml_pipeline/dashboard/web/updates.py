@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import secrets
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,10 +16,11 @@ from typing import Any, NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.dashboard.curves.chart_data import new_rows
-from ml_pipeline.dashboard.curves.metrics_store import MetricsStore
-from ml_pipeline.dashboard.run_list import RunList
+from ml_pipeline.dashboard.curves.chart_data import new_rows, plain
+from ml_pipeline.dashboard.curves.metrics_columns import MetricsStore
 from ml_pipeline.dashboard.sessions import SessionReader
+from ml_pipeline.dashboard.studies import read_studies
+from ml_pipeline.dashboard.summaries import read_summaries
 from ml_pipeline.dashboard.web.http import json_bytes
 
 _ID = re.compile(r"(?P<server>[0-9a-f]{8})-(?P<version>\d{1,15})(?:;(?P<rows>[\d.,]*))?", re.ASCII)
@@ -55,6 +57,71 @@ class Position:
 
     def __str__(self) -> str:
         return f"{SERVER}-{self.version};" + ",".join(".".join(map(str, each)) for each in self.rows)
+
+
+class Changes(NamedTuple):
+    """runs: those that are new or changed. removed: names. lists: "order" of all runs by name, "studies" and
+    "sessions", each whole where it changed. problem: why the folder of runs cannot be read, None where it can."""
+
+    version: int
+    runs: list[dict[str, Any]]
+    removed: list[str]
+    lists: dict[str, list[Any]]
+    problem: str | None
+
+
+class RunList:
+    """The runs below a root, each with the number of the refresh that last changed it. For several threads."""
+
+    def __init__(self, root: Path, sessions: SessionReader | None = None) -> None:
+        self._root = root
+        self._session_reader = sessions
+        self._lock = threading.Lock()
+        self.version = 0
+        self._runs: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._removed: dict[str, int] = {}
+        self._lists: dict[str, tuple[int, list[Any]]] = {name: (0, []) for name in ("order", "studies", "sessions")}
+        self._problem: str | None = None
+
+    def refresh(self) -> bool:
+        """Look at the folders again; return whether anything changed."""
+        found: dict[str, dict[str, Any]] = {}
+        lists: dict[str, list[Any]] = {"studies": []}
+        problem = None
+        try:
+            summaries = read_summaries(self._root)
+            found = {run.name: plain(run.as_json()) for run in summaries}
+            lists["studies"] = [study.as_json() for study in read_studies(self._root, summaries)]
+        except UserError as error:
+            found, problem = {}, str(error)
+        lists["order"] = list(found)
+        lists["sessions"] = [each.as_json() for each in self._session_reader.read()] if self._session_reader else []
+        with self._lock:
+            before = {name: run for name, (_, run) in self._runs.items()}
+            changed = {name: each for name, each in lists.items() if each != self._lists[name][1]}
+            if found == before and not changed and problem == self._problem:
+                return False
+            self.version += 1
+            new = self.version
+            self._removed = {name: at for name, at in self._removed.items() if name not in found}
+            self._removed.update(dict.fromkeys(before.keys() - found.keys(), new))
+            self._runs = {
+                name: self._runs[name] if before.get(name) == run else (new, run) for name, run in found.items()
+            }
+            self._lists.update({name: (new, each) for name, each in changed.items()})
+            self._problem = problem
+        return True
+
+    def since(self, version: int) -> Changes:
+        """What changed after this version; everything is new after version 0."""
+        with self._lock:
+            return Changes(
+                self.version,
+                [run for at, run in self._runs.values() if at > version],
+                [name for name, at in self._removed.items() if at > version] if version else [],
+                {name: each for name, (at, each) in self._lists.items() if at > version},
+                self._problem,
+            )
 
 
 TICK_S = 0.25
@@ -118,7 +185,7 @@ class Updates:
         changes = self.runs.since(0)
         own = {run["name"]: run for run in changes.runs if run["study"] is None}
         running = [name for name, run in own.items() if run["status"] == "running"][:_LOOKED_AHEAD]
-        for run in running or [name for name in changes.order or () if name in own][:1]:
+        for run in running or [name for name in changes.lists.get("order", ()) if name in own][:1]:
             with contextlib.suppress(UserError), self.store.opened(run):
                 pass
 
@@ -165,13 +232,7 @@ class Updates:
         changes = self.runs.since(position.version)
         message: dict[str, Any] = {}
         if changes.version != position.version:
-            message = {"runs": changes.runs, "removed": changes.removed, "problem": changes.problem}
-            if changes.order is not None:
-                message["order"] = changes.order
-            if changes.studies is not None:
-                message["studies"] = changes.studies
-            if changes.sessions is not None:
-                message["sessions"] = changes.sessions
+            message = {"runs": changes.runs, "removed": changes.removed, "problem": changes.problem, **changes.lists}
         rows, found = [], {}
         for run, before in zip(choice.runs, position.rows, strict=True):
             now, new = self._new_rows(run, choice.metrics, before)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ml_pipeline.dashboard import files
 from ml_pipeline.dashboard.curves import metrics_columns
 from ml_pipeline.dashboard.curves.metrics_columns import MetricsColumns, rows_of
 from ml_pipeline.runtime.files import GrowingFile
@@ -123,7 +124,7 @@ def test_lines_that_are_no_objects_of_numbers_cost_only_themselves(path):
 
 
 def test_a_line_that_is_too_long_is_dropped(path, monkeypatch):
-    monkeypatch.setattr(metrics_columns, "_LONGEST_LINE", 1000)
+    monkeypatch.setattr(files, "_LONGEST_LINE", 1000)
     write(path, '{"a": 1}\n' + "x" * 5000)
     columns = MetricsColumns(path)
     columns.refresh()
@@ -197,7 +198,7 @@ def test_many_lines_are_read_as_few_are(rows, separators, known):
 def test_a_name_that_appears_in_the_middle_of_many_lines_is_found(monkeypatch):
     rows = [{"a": i, **({"eval/score": i / 2} if i == 5000 else {})} for i in range(10_000)]
     lines = "".join(f"{json.dumps(each)}\n" for each in rows).encode()
-    monkeypatch.setattr(metrics_columns, "_parsed", lambda line: json.loads(line) if b"eval" not in line else None)
+    monkeypatch.setattr(metrics_columns, "json_line", lambda line: json.loads(line) if b"eval" not in line else None)
     found = rows_of(lines, ["a"])
     assert found["a"].tolist() == list(range(10_000))
     assert np.flatnonzero(~np.isnan(found["eval/score"])).tolist() == [5000]

@@ -165,7 +165,6 @@ def test_a_study_is_told_when_it_changes_and_only_then(served, root):
 
 def test_a_folder_that_cannot_be_read_is_told(served, root, monkeypatch):
     from ml_pipeline.config.errors import UserError
-    from ml_pipeline.dashboard import run_list
 
     _, client = served(root)
     with connected(client) as events:
@@ -174,7 +173,7 @@ def test_a_folder_that_cannot_be_read_is_told(served, root, monkeypatch):
         def refuse(root):
             raise UserError("The disk is gone.")
 
-        monkeypatch.setattr(run_list, "read_summaries", refuse)
+        monkeypatch.setattr(updates, "read_summaries", refuse)
         message = events.next()
         assert (message["problem"], set(message["removed"])) == ("The disk is gone.", {"a", "b"})
 
