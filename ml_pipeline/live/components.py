@@ -63,7 +63,7 @@ class SessionComponents:
     session_of: Callable[[np.datetime64], TradingSession | None]
     undelivered: Callable[[], Sequence[str]]
     about: Mapping[str, Any]
-    models: ModelUpdates[PolicyRunner] | None = None
+    models: ModelUpdates | None = None
     shutdown: Shutdown = field(default_factory=Shutdown)
     failure: str | None = None
 

@@ -59,20 +59,20 @@ def model_to_begin_with(config: RetrainConfig, *, named: Path, folder: Path, tra
     Raises UserError where the named model is not there.
     """
     checkpoint = find_policy(named)
-    models, name = model_written_to(checkpoint, config.retrain_models_dir, folder=folder, named=named)
+    model = model_written_to(checkpoint, config.retrain_models_dir, folder=folder, named=named)
     if traded_last is not None and traded_last.is_file():
         of_version = traded_last.resolve().parent
-        if of_version.parent == (models / name).resolve() and is_version_folder(of_version):
+        if of_version.parent == model.resolve() and is_version_folder(of_version):
             return traded_last
         if traded_last.resolve() == checkpoint.resolve():
             return named
-    if (models / name).resolve() == checkpoint.resolve().parent.parent:
+    if model.resolve() == checkpoint.resolve().parent.parent:
         return named
     try:
-        number = current_number(models / name)
+        number = current_number(model)
     except UserError:
         return named
-    return named if number is None else models / name / CURRENT
+    return named if number is None else model / CURRENT
 
 
 class EarlierStarts(NamedTuple):

@@ -46,8 +46,8 @@ from ml_pipeline.live.recovery import (
     warm_up,
 )
 from ml_pipeline.live.report import write_session_report
-from ml_pipeline.live.retraining.model_updates import ModelUpdates, UpdatedSession
-from ml_pipeline.live.retraining.retrainer import RetrainEvent
+from ml_pipeline.live.retraining.model_updates import ModelUpdates
+from ml_pipeline.live.retraining.retrainer import RetrainedSession, RetrainEvent
 from ml_pipeline.live.risk.guards import Guards
 from ml_pipeline.live.session_files import JOURNAL_FILE, REPORT_FILE, root_of_sessions
 from ml_pipeline.live.shutdown import Ended
@@ -283,7 +283,7 @@ class PaperTrading:
             self._say(f"There is no {REPORT_FILE}: {error}")
             return None
 
-    def _models(self, session: SessionComponents, heartbeat: Heartbeat) -> ModelUpdates[PolicyRunner]:
+    def _models(self, session: SessionComponents, heartbeat: Heartbeat) -> ModelUpdates:
         """What looks for another model between two bars."""
         record, feed = session.record, session.feed
 
@@ -293,9 +293,8 @@ class PaperTrading:
         def tell(sentence: str) -> None:
             record.log_now("alert", None, sentence=sentence)
 
-        updated = UpdatedSession(
+        retrained = RetrainedSession(
             folder=self.folder,
-            name=self.folder.name,
             named=self.config.model,
             checkpoint=self.policy.checkpoint,
             trading=self.policy.config,
@@ -303,7 +302,7 @@ class PaperTrading:
         )
         return ModelUpdates(
             self.config.retraining,
-            updated,
+            retrained,
             load=runner_loader(session.policy, feed, self._changes),
             tell=tell,
             log=log,

@@ -10,7 +10,8 @@ from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.model_changes import model_to_begin_with, runner_loader
 from ml_pipeline.live.retraining.bars import write_bars
 from ml_pipeline.live.retraining.config import RetrainConfig
-from ml_pipeline.live.retraining.model_updates import ModelUpdates, UpdatedSession
+from ml_pipeline.live.retraining.model_updates import ModelUpdates
+from ml_pipeline.live.retraining.retrainer import RetrainedSession
 from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.tuning.promotion.model_store import ModelStore
 from tests.live.retraining.small_sessions import TRADING, deployed, market, trained_model
@@ -61,8 +62,8 @@ class Session:
         self.told = []
         policy = load_deployed_policy(store.folder)
         self.decider = PolicyRunner(policy, BARS.symbols, BARS.timing, BARS.calendar)
-        session = UpdatedSession(
-            folder=folder, name="s", named=store.folder, checkpoint=policy.checkpoint, trading=policy.config
+        session = RetrainedSession(
+            folder=folder, named=store.folder, checkpoint=policy.checkpoint, trading=policy.config
         )
         load = runner_loader(policy, BARS, {})
         self.updates = ModelUpdates(RetrainConfig(), session, load=load, tell=self.told.append, log=print)

@@ -1,39 +1,51 @@
-"""Both ways in which a model changes while it trades, as one thing to ask between two bars."""
+"""Both ways in which a model changes while it trades, as one thing to ask between two bars.
 
+Whoever switches `current` is noticed alike: `promote`, `promote --watch`, `rollback`, a retraining. Loading a policy
+and computing its features over all bars so far takes seconds, so a thread does it; the loop is given the model when it
+could decide at the next bar.
+"""
+
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
+from ml_pipeline.config.errors import UserError, excerpt
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.retraining.config import RetrainConfig
-from ml_pipeline.live.retraining.model_watch import D, ModelWatch, ReadyModel
 from ml_pipeline.live.retraining.retrainer import RetrainedSession, Retrainer, RetrainEvent
-from ml_pipeline.runs.trained.deployed import CURRENT, PROMOTION_FILE, is_version_folder, version_number
+from ml_pipeline.runs.trained.deployed import (
+    CURRENT,
+    PROMOTION_FILE,
+    current_number,
+    is_version_folder,
+    version_number,
+    warned_of,
+)
+from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.trading.market.data import MarketData
-from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.tuning.promotion.model_store import Version
 
 MODELS_FOLDER = "models"
 """In the folder of a session whose model is none of a folder of models: its versions."""
 _LOOK_S = 0.05
+_FEW_BARS = 16
+"""So many are observed between two bars; more of them in the thread."""
+_LONGEST = 300
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpdatedSession:
-    """The session whose model is kept current.
-
-    folder, name: of the session. named: the model as the user named it. checkpoint: what trades, with every link of
-    `named` followed. trading: the settings of the session's market, costs and limits.
-    """
+@dataclass(frozen=True)
+class ReadyModel:
+    """A model that can decide at the next bar. folder: of its version. why: what switched to it, in a sentence."""
 
     folder: Path
-    name: str
-    named: Path
-    checkpoint: Path
-    trading: TradingConfig
-    package_version: str | None = None
+    version: str
+    why: str
+    decider: PolicyRunner
 
 
-class ModelUpdates(Generic[D]):
+class ModelUpdates:
     """Watches the deployed model, and retrains where that is asked for; `close` ends both.
 
     Of a model that is named through models/NAME/current, or models/NAME, the versions of NAME are watched and added to.
@@ -43,9 +55,9 @@ class ModelUpdates(Generic[D]):
     def __init__(
         self,
         config: RetrainConfig,
-        session: UpdatedSession,
+        session: RetrainedSession,
         *,
-        load: Callable[[Path], D],
+        load: Callable[[Path], PolicyRunner],
         tell: Callable[[str], None],
         log: Callable[[RetrainEvent], None],
         stopping: Callable[[], bool] = lambda: False,
@@ -57,28 +69,17 @@ class ModelUpdates(Generic[D]):
         """
         self._log, self._stopping, self._config = log, stopping, config
         self._running, self._running_name = session.checkpoint, _name_of(session.checkpoint)
-        models, name = model_written_to(
+        self.model = model_written_to(
             session.checkpoint, config.retrain_models_dir, folder=session.folder, named=session.named
         )
-        self.model = models / name
         """The folder of the model whose versions are watched."""
         trades = session.checkpoint.parent
         running = version_number(trades.name) if trades.parent.resolve() == self.model.resolve() else None
         self._watch = ModelWatch(self.model, running, load, tell)
-        self._retrainer: Retrainer | None = None
-        if config.interval is not None:
-            retrained = RetrainedSession(
-                folder=session.folder,
-                name=session.name,
-                models=models,
-                model=name,
-                trading=session.trading,
-                package_version=session.package_version,
-            )
-            self._retrainer = Retrainer(config, retrained)
+        self._retrainer = None if config.interval is None else Retrainer(config, session, self.model)
         self._last_event: RetrainEvent | None = None
 
-    def poll(self, market: Callable[[], MarketData]) -> ReadyModel[D] | None:
+    def poll(self, market: Callable[[], MarketData]) -> ReadyModel | None:
         """Called between two bars: a model to switch to, once it can decide at the next bar.
 
         It does not wait, but in a replay that is to wait for its retrainings. market: of all bars that were observed so
@@ -121,8 +122,169 @@ class ModelUpdates(Generic[D]):
         return True
 
 
-def model_written_to(checkpoint: Path, models_dir: Path | None, *, folder: Path, named: Path) -> tuple[Path, str]:
-    """The folder of models, and the name of the model, that new versions are written to and watched in.
+class ModelWatch:
+    """Watches models/NAME/current.
+
+    load: from the folder of a version to what decides by it; it raises UserError where the version does not fit the
+    session, such as another number of symbols. tell: called with a sentence about a version that cannot trade.
+    """
+
+    def __init__(
+        self, model: Path, running: int | None, load: Callable[[Path], PolicyRunner], tell: Callable[[str], None]
+    ) -> None:
+        """model: the folder models/NAME. running: the number of the version that trades; None: it is none of them."""
+        self._model = model
+        self._running = running
+        self._load = load
+        self._tell = tell
+        self._refused: int | str | None = None
+        self._preparing: _Preparation | None = None
+        self._told_of: int | None = None
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a version is being made ready, or waits for more bars."""
+        return self._preparing is not None
+
+    def poll(self, market: Callable[[], MarketData]) -> ReadyModel | None:
+        """A version that can decide at the next bar, once; else None. Called between two bars, it does not wait.
+
+        market: of all bars that were observed so far; its arrays are not changed by later bars.
+        """
+        current = self._current()
+        if self._preparing is not None and self._preparing.number != current:
+            self._preparing.abandon()
+            self._preparing = None
+        if current is None or current == self._running:
+            self._refused = self._refused if current is None else None
+            return None
+        if current == self._refused:
+            return None
+        if self._preparing is None:
+            self._preparing = _Preparation(Version(current, self._model / f"v{current}"), self._load, market())
+            return None
+        return self._look(self._preparing, market)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the version that is being made ready, at most so long. Returns whether the thread has ended."""
+        return self._preparing is None or self._preparing.wait(timeout_s)
+
+    def close(self) -> None:
+        """Make nothing ready any more, and leave no thread. May be called twice."""
+        if self._preparing is not None:
+            self._preparing.abandon()
+            self._preparing.wait(None)
+            self._preparing = None
+
+    def _look(self, preparing: "_Preparation", market: Callable[[], MarketData]) -> ReadyModel | None:
+        if not preparing.wait(0.0):
+            return None
+        name = f"{preparing.version.name} of {self._model.name}"
+        if preparing.error is None:
+            preparing.catch_up(market())
+        if preparing.error is not None:
+            self._refused, self._preparing = preparing.number, None
+            self._say(name, preparing.error)
+            return None
+        if not preparing.wait(0.0):
+            return None
+        if not preparing.complete:
+            if self._told_of != preparing.number:
+                self._told_of = preparing.number
+                self._tell(f"{name} is current, and trades once it has seen enough bars for its features.")
+            return None
+        assert preparing.decider is not None
+        self._preparing, self._running = None, preparing.number
+        return ReadyModel(preparing.version.folder, preparing.version.name, preparing.why, preparing.decider)
+
+    def _current(self) -> int | None:
+        """The version that is current; None where that cannot be said, which is told once."""
+        try:
+            return current_number(self._model)
+        except UserError as error:
+            if self._refused != str(error):
+                self._refused = str(error)
+                self._say(f"{self._model / CURRENT}", str(error))
+            return None
+
+    def _say(self, what: str, why: str) -> None:
+        self._tell(f"{what} cannot trade here, and the model goes on as it is: {why}")
+
+
+class _Preparation:
+    """Loads a version, and lets it observe the bars so far; in a thread.
+
+    error: why it cannot trade. complete: whether it can decide.
+    """
+
+    def __init__(self, version: Version, load: Callable[[Path], PolicyRunner], market: MarketData) -> None:
+        self.version = version
+        self.number = version.number
+        self.decider: PolicyRunner | None = None
+        self.error: str | None = None
+        self.complete = False
+        self.why = ""
+        self._load = load
+        self._n_seen = 0
+        self._abandoned = False
+        self._thread = self._started(market)
+
+    def abandon(self) -> None:
+        self._abandoned = True
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether the thread has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def catch_up(self, market: MarketData) -> None:
+        """Observe the bars that came meanwhile: a few at once, many in the thread."""
+        if market.n_bars - self._n_seen <= _FEW_BARS:
+            self._safely(market)
+        else:
+            self._thread = self._started(market)
+
+    def _started(self, market: MarketData) -> threading.Thread:
+        thread = threading.Thread(target=self._safely, args=(market,), name="new-model", daemon=True)
+        thread.start()
+        return thread
+
+    def _safely(self, market: MarketData) -> None:
+        try:
+            self._prepare(market)
+        except UserError as error:
+            self.error = str(error)
+        except Exception as error:  # whatever a policy's or a user's own code raises: the model before it goes on
+            self.error = f"{type(error).__name__}: {' '.join(excerpt(str(error), _LONGEST).split())}"
+
+    def _prepare(self, market: MarketData) -> None:
+        if self.decider is None:
+            self.version.require_whole()
+            self.why = _why(self.version)
+            self.decider = self._load(self.version.folder)
+            self.complete = self.decider.observe_all(list(bar_sets_of(market)), lambda: self._abandoned)
+            self._n_seen = market.n_bars
+            return
+        for bars in bar_sets_of(market.bars(self._n_seen, market.n_bars)):
+            if self._abandoned:
+                return
+            self.complete = self.decider.observe(bars)
+            self._n_seen += 1
+
+
+def _why(version: Version) -> str:
+    promotion = version.promotion
+    if "retraining" in promotion:
+        origin = f"retraining {promotion['retraining']} of the session {promotion.get('session')}"
+    elif "study" in promotion:
+        origin = f"trial {promotion.get('trial')} of the study {promotion['study']}"
+    else:
+        return f"{version.name} is current."
+    return " ".join([f"{version.name}, of {origin}, is current.", *warned_of(version.folder).sentences()])
+
+
+def model_written_to(checkpoint: Path, models_dir: Path | None, *, folder: Path, named: Path) -> Path:
+    """The folder models/NAME that new versions are written to and watched in.
 
     checkpoint: what `named` names, links followed. folder: of the session.
     """
@@ -130,10 +292,10 @@ def model_written_to(checkpoint: Path, models_dir: Path | None, *, folder: Path,
     is_deployed = is_version_folder(holds)
     name = holds.parent.name if is_deployed else holds.name
     if models_dir is not None:
-        return models_dir.expanduser().absolute(), name
+        return models_dir.expanduser().absolute() / name
     if is_deployed and _follows_current(named):
-        return holds.parent.parent, name
-    return folder / MODELS_FOLDER, name
+        return holds.parent
+    return folder / MODELS_FOLDER / name
 
 
 def _follows_current(named: Path) -> bool:

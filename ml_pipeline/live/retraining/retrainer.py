@@ -4,45 +4,53 @@ Nothing here waits: bars are written, and the model is trained, judged and deplo
 is noticed by `ModelWatch`, as any other.
 """
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.files import write_yaml
 from ml_pipeline.config.settings import flatten
+from ml_pipeline.config.wording import lasting
+from ml_pipeline.jobs.child import Child
+from ml_pipeline.jobs.exit_reason import how_it_ended, tail
 from ml_pipeline.live.retraining.bars import reading, write_bars
 from ml_pipeline.live.retraining.config import RetrainConfig, due_bar
-from ml_pipeline.live.retraining.retraining_process import RetrainingProcess
 from ml_pipeline.live.retraining.retraining_run import settings_of_retraining
 from ml_pipeline.live.retraining.task_folder import (
     BARS,
     EARLIER,
+    OUTPUT,
     RUN,
     SETTINGS,
+    Outcome,
     RetrainOrder,
     orders_in,
     read_order,
     read_outcome,
     write_order,
+    write_outcome,
 )
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT
 from ml_pipeline.runs.trained.deployed import is_version_folder
 from ml_pipeline.runs.trained.restore import find_policy, load_run
-from ml_pipeline.runtime.files import read_regular, written_whole
+from ml_pipeline.runtime.files import only_regular, read_regular, written_whole
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
 
 RETRAINING_FOLDER = "retraining"
 """In the folder of a session."""
 _BEGUN = "begun"
-_MOST_BYTES = 1_000
 """A file with the time of the bar from which the first retraining is counted."""
+_MOST_BYTES = 1_000
+_MODULE = "ml_pipeline.live.retraining.training_process_main"
+_MOST_SAID = 300
 
 EventState = Literal["begun", "resumed", "skipped", "promoted", "refused", "failed"]
 
@@ -69,16 +77,15 @@ class RetrainEvent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainedSession:
-    """What a retrainer needs to know of its session.
+    """The session whose model is kept current.
 
-    folder, name: of the session. models, model: the folder of models, and the name of the one, that versions are
-    written to. trading: the settings of the session's market, costs and limits.
+    folder: its name is that of the session. named: the model as the user named it. checkpoint: what trades, with every
+    link of `named` followed. trading: the settings of the session's market, costs and limits.
     """
 
     folder: Path
-    name: str
-    models: Path
-    model: str
+    named: Path
+    checkpoint: Path
     trading: TradingConfig
     package_version: str | None = None
 
@@ -86,12 +93,13 @@ class RetrainedSession:
 class Retrainer:
     """Begins retrainings, one at a time; `close` ends the one that goes on, which a later session takes up again."""
 
-    def __init__(self, config: RetrainConfig, session: RetrainedSession) -> None:
-        """Raises UserError where the session cannot be retrained, or its folder cannot be read."""
+    def __init__(self, config: RetrainConfig, session: RetrainedSession, model: Path) -> None:
+        """model: the folder that versions are written to, such as models/NAME. Raises UserError where the session
+        cannot be retrained, or its folder cannot be read."""
         assert config.interval is not None
         if session.trading.per_symbol:
             raise UserError("retrain_every is for one account that trades all symbols; leave it or per_symbol out.")
-        self._config, self._session, self._interval = config, session, config.interval
+        self._config, self._session, self._model, self._interval = config, session, model, config.interval
         self._folder = session.folder / RETRAINING_FOLDER
         self._folder.mkdir(parents=True, exist_ok=True)
         self._since: np.datetime64 | None = None
@@ -124,7 +132,7 @@ class Retrainer:
         if self._since is None:
             self._since = bars.times[-1]
             # On a full disk the session goes on, and would count anew from where it is started again.
-            with suppress(OSError), written_whole(self._folder / _BEGUN, "w", encoding="utf-8") as file:
+            with contextlib.suppress(OSError), written_whole(self._folder / _BEGUN, "w", encoding="utf-8") as file:
                 file.write(f"{self._since}\n")
         due = due_bar(bars.times, self._since, self._interval)
         if due is not None:
@@ -211,7 +219,7 @@ class Retrainer:
                 folder,
                 RetrainOrder(
                     number=number,
-                    session=session.name,
+                    session=session.folder.name,
                     due=str(due),
                     begin=config.retrain_from,
                     validation=config.retrain_validation,
@@ -219,8 +227,8 @@ class Retrainer:
                     margin=config.retrain_margin,
                     incumbent=str(checkpoint.parent if is_version_folder(checkpoint.parent) else checkpoint),
                     incumbent_name=name,
-                    models=str(session.models),
-                    name=session.model,
+                    models=str(self._model.parent),
+                    name=self._model.name,
                     cores=_last_cores(config.retrain_cores),
                     package_version=session.package_version,
                     n_bars=latest.n_bars,
@@ -242,8 +250,85 @@ class Retrainer:
             "resumed", order.number, due, f"Retraining {order.number} was interrupted with the session: it {how}."
         )
 
-    def _process(self, folder: Path, prepare: Callable[[], None]) -> RetrainingProcess:
+    def _process(self, folder: Path, prepare: Callable[[], None]) -> "RetrainingProcess":
         return RetrainingProcess(folder, prepare, time_limit_s=self._config.retrain_time_limit_s)
+
+
+class RetrainingProcess:
+    """One retraining, in a thread that waits for its process, so that nobody else does; `outcome` is there once
+    `is_done`.
+
+    prepare: writes the folder, in the thread. `end` ends the process, and all that it started, and leaves the folder so
+    that the retraining can go on later.
+    """
+
+    def __init__(self, folder: Path, prepare: Callable[[], None], *, time_limit_s: float) -> None:
+        self.folder = folder
+        self.outcome: Outcome | None = None
+        """What came of it; None while it goes on, and where it was ended."""
+        self._prepare = prepare
+        self._time_limit_s = time_limit_s
+        self._child: Child | None = None
+        self._ending = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="retraining", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process; None before it began."""
+        return None if self._child is None else self._child.pid
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for its end, at most so long."""
+        self._thread.join(timeout_s)
+
+    def end(self) -> None:
+        """End it, and wait until nothing of it is left. May be called twice."""
+        with self._lock:
+            self._ending = True
+            if self._child is not None:
+                self._child.kill()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            outcome = self._retrain()
+        except (UserError, OSError) as error:
+            reason = str(error) if isinstance(error, UserError) else f"{error.strerror or error}."
+            outcome = Outcome(state="failed", sentence=f"It could not begin: {reason}")
+        if outcome is not None:
+            with contextlib.suppress(OSError):  # of a full disk: then it is tried again at the next start
+                if read_outcome(self.folder) is None:
+                    write_outcome(self.folder, outcome)
+            self.outcome = outcome
+
+    def _retrain(self) -> Outcome | None:
+        self._prepare()
+        with open(self.folder / OUTPUT, "a", encoding="utf-8", opener=only_regular) as output:
+            with self._lock:
+                if self._ending:
+                    return None
+                self._child = Child(_MODULE, {"folder": str(self.folder)}, purpose="a retraining", log=output)
+            with self._child as child:
+                code = child.wait(self._time_limit_s)
+        if self._ending:
+            return None
+        if code is None:
+            return Outcome(
+                state="failed", sentence=f"It took longer than {lasting(self._time_limit_s)}, and was ended."
+            )
+        return read_outcome(self.folder) or Outcome(state="failed", sentence=self._end_in_words(code))
+
+    def _end_in_words(self, code: int) -> str:
+        if code < 0:
+            return f"Its process was {how_it_ended(code)}."
+        said = " ".join(tail(self.folder / OUTPUT).rstrip().rpartition("\n")[2].split())
+        return f"Its process {how_it_ended(code)}{f': {excerpt(said, _MOST_SAID)}' if said else '.'}"
 
 
 def _last_cores(n: int) -> tuple[int, ...]:

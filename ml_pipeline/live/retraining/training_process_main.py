@@ -1,26 +1,22 @@
 """The process of a retraining: it trains at the lowest priority, on the cores it was given, and ends with its session.
 
-python -m ml_pipeline.live.retraining.training_process_main, with the folder of the retraining on stdin, which then
-stays open for as long as the session lives.
+A run that is cut off goes on from its last checkpoint.
 """
 
 import os
-import signal
-import sys
-import threading
 from contextlib import suppress
 from pathlib import Path
 
 from ml_pipeline.config.errors import CheckFailed, UserError, excerpt
+from ml_pipeline.jobs.child import Parent, serve
 from ml_pipeline.live.retraining.task_folder import Outcome, read_order, write_outcome
 
 _LOWEST_PRIORITY = 19
 
 
-def main() -> int:
-    """Retrain; 0 where outcome.json says what came of it."""
-    folder = Path(sys.stdin.readline().rstrip("\n"))
-    threading.Thread(target=_end_with_session, daemon=True).start()
+def main(parent: Parent) -> int:
+    """Retrain in the folder of the order; 0 where outcome.json says what came of it."""
+    folder = Path(parent.next_order()["folder"])
     _step_back(read_order(folder).cores)
 
     from ml_pipeline.live.retraining.retraining_run import retrain  # takes torch, which begins on these cores
@@ -35,12 +31,6 @@ def main() -> int:
         raise
     write_outcome(folder, outcome)
     return 0
-
-
-def _end_with_session() -> None:
-    """End this process at once where the session ends; a run that is cut off goes on from its last checkpoint."""
-    sys.stdin.read()
-    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def _step_back(cores: tuple[int, ...]) -> None:
@@ -58,4 +48,4 @@ def _crash(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    serve(main)

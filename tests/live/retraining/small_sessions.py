@@ -8,7 +8,7 @@ import numpy as np
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
 from ml_pipeline.live.retraining.bars import write_bars
-from ml_pipeline.live.retraining.retrainer import RetrainedSession
+from ml_pipeline.live.retraining.retrainer import RetrainedSession, Retrainer
 from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import TrainConfig
@@ -53,8 +53,10 @@ def deployed(models, run, *, name="toy"):
     )
 
 
-def session(folder, *, models, model="toy", trading=TRADING):
-    return RetrainedSession(folder=folder, name="session", models=models, model=model, trading=trading)
+def retrainer(folder, config, *, models, trading=TRADING):
+    """Of the session in a folder, whose model is `toy` in `models`."""
+    model = models / "toy"
+    return Retrainer(config, RetrainedSession(folder=folder, named=model, checkpoint=model, trading=trading), model)
 
 
 def growing(bars):

@@ -1,22 +1,21 @@
 """A session's model is watched and retrained where its versions belong, and a replay may wait for it."""
 
 import shutil
-import sys
 
 import pytest
 
-from ml_pipeline.live.retraining import retraining_process
 from ml_pipeline.live.retraining.config import RetrainConfig
-from ml_pipeline.live.retraining.model_updates import ModelUpdates, UpdatedSession, model_written_to
+from ml_pipeline.live.retraining.model_updates import ModelUpdates, model_written_to
+from ml_pipeline.live.retraining.retrainer import RetrainedSession
 from ml_pipeline.live.retraining.task_folder import read_order
 from ml_pipeline.runs.trained.restore import find_policy
 from ml_pipeline.tuning.promotion.model_store import ModelStore
+from tests.live.retraining import stand_in
 from tests.live.retraining.small_sessions import TRADING, deployed, growing, market, trained_model
 
 BARS = market(72)
 PROMOTES = """
-import json, os, sys
-folder = sys.stdin.readline().strip()
+import json, os
 order = json.load(open(folder + "/order.json"))
 model = order["models"] + "/" + order["name"]
 os.symlink("v2", model + "/.new")
@@ -55,14 +54,14 @@ def two_versions(tmp_path_factory, run):
 @pytest.fixture
 def models(tmp_path, two_versions, monkeypatch):
     """models/toy has two versions, the first of which is current."""
-    monkeypatch.setattr(retraining_process, "_PROCESS", (sys.executable, "-c", PROMOTES))
+    stand_in.put(monkeypatch, PROMOTES)
     shutil.copytree(two_versions, tmp_path / "models", symlinks=True)
     return tmp_path / "models"
 
 
 def updates(folder, named, *, told=None, logged=None, stopping=lambda: False, **settings):
     checkpoint = find_policy(named)
-    session = UpdatedSession(folder=folder, name="session", named=named, checkpoint=checkpoint, trading=TRADING)
+    session = RetrainedSession(folder=folder, named=named, checkpoint=checkpoint, trading=TRADING)
     return ModelUpdates(
         RetrainConfig(**settings),
         session,
@@ -86,11 +85,11 @@ def test_versions_belong_to_the_model_that_is_followed_or_to_the_session(tmp_pat
 
     version = models / "toy" / "v1" / "best.pt"
     for followed in (models / "toy", models / "toy" / "current", models / "toy" / "current" / "best.pt"):
-        assert place(followed, version) == (models, "toy")
+        assert place(followed, version) == models / "toy"
     for fixed in (models / "toy" / "v1", version):
-        assert place(fixed, version) == (tmp_path / "models", "toy")
-    assert place(run, run / "best.pt") == (tmp_path / "models", "run")
-    assert place(run, run / "best.pt", tmp_path / "others") == (tmp_path / "others", "run")
+        assert place(fixed, version) == tmp_path / "models" / "toy"
+    assert place(run, run / "best.pt") == tmp_path / "models" / "run"
+    assert place(run, run / "best.pt", tmp_path / "others") == tmp_path / "others" / "run"
 
 
 @pytest.mark.slow
@@ -107,7 +106,7 @@ def test_a_replay_that_waits_switches_at_the_bar_where_it_is_due(tmp_path, model
 
 @pytest.mark.slow
 def test_a_session_that_is_to_stop_waits_no_longer(tmp_path, models, monkeypatch):
-    monkeypatch.setattr(retraining_process, "_PROCESS", (sys.executable, "-c", "import time; time.sleep(1000)"))
+    stand_in.put(monkeypatch, "import time; time.sleep(1000)")
     kept = updates(tmp_path / "s", models / "toy", retrain_every="1d", retrain_wait=True, stopping=lambda: True)
     assert switches(kept, BARS.bars(0, 30)) == []
     kept.close()

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.retraining.model_watch import ModelWatch
+from ml_pipeline.live.retraining.model_updates import ModelWatch
 from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.tuning.promotion.model_store import ModelStore, write_link
 from tests.live.retraining.small_sessions import market

@@ -1,19 +1,20 @@
 """Retrainings begin when they are due, one at a time, on the bars up to then, whatever the speed of the bars."""
 
-import sys
+from contextlib import closing
+from functools import partial
 
 import numpy as np
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.retraining import retraining_process
 from ml_pipeline.live.retraining.config import RetrainConfig
-from ml_pipeline.live.retraining.retrainer import RETRAINING_FOLDER, Retrainer
+from ml_pipeline.live.retraining.retrainer import RETRAINING_FOLDER
 from ml_pipeline.live.retraining.task_folder import BARS, EARLIER, ORDER, OUTCOME, RUN, SETTINGS, read_order
 from ml_pipeline.runs.train_config import read_train_settings, train_config
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.settings import TradingConfig
-from tests.live.retraining.small_sessions import HOUR, growing, market, session, trained_model
+from tests.live.retraining import stand_in as code_of_a_process
+from tests.live.retraining.small_sessions import HOUR, growing, market, retrainer, trained_model
 from tests.models.rl.core.workers.probes import wait_until
 
 pytestmark = pytest.mark.slow
@@ -33,10 +34,7 @@ def model(tmp_path_factory):
 def stand_in(monkeypatch):
     """Lets the process of a retraining run this code in place of the training."""
 
-    def put(code):
-        program = f"import sys\nfolder = sys.stdin.readline().strip()\n{code}"
-        monkeypatch.setattr(retraining_process, "_PROCESS", (sys.executable, "-c", program))
-
+    put = partial(code_of_a_process.put, monkeypatch)
     put(REFUSES)
     return put
 
@@ -48,7 +46,7 @@ def begin(tmp_path, model, stand_in):
 
     def make(**settings):
         config = RetrainConfig(**{"retrain_every": "1d", **settings})
-        made.append(Retrainer(config, session(tmp_path / "session", models=tmp_path / "models")))
+        made.append(retrainer(tmp_path / "session", config, models=tmp_path / "models"))
         return made[-1]
 
     yield make
@@ -105,10 +103,10 @@ def test_it_is_told_how_to_read_bars_from_before_the_session(begin, model, tmp_p
 
 
 def test_it_trains_by_the_settings_of_the_model_at_the_costs_of_the_session(tmp_path, model, stand_in):
-    costly = session(tmp_path / "session", models=tmp_path / "models", trading=TradingConfig(fee_bps=7.0))
-    retrainer = Retrainer(RetrainConfig(retrain_every="1d", retrain_timesteps=512), costly)
-    replayed(retrainer, model)
-    retrainer.close()
+    config = RetrainConfig(retrain_every="1d", retrain_timesteps=512)
+    costly = TradingConfig(fee_bps=7.0)
+    with closing(retrainer(tmp_path / "session", config, models=tmp_path / "models", trading=costly)) as made:
+        replayed(made, model)
     folder = folders(tmp_path)[0]
     settings = read_train_settings(folder / SETTINGS)
     assert settings["fee_bps"] == 7.0
@@ -195,6 +193,6 @@ def test_a_folder_that_was_never_begun_is_begun_again(begin, model, tmp_path):
 
 
 def test_a_task_of_several_accounts_is_refused(tmp_path):
-    each = session(tmp_path, models=tmp_path, trading=TradingConfig(per_symbol=True))
+    each = TradingConfig(per_symbol=True)
     with pytest.raises(UserError, match="one account that trades all symbols"):
-        Retrainer(RetrainConfig(retrain_every="7d"), each)
+        retrainer(tmp_path, RetrainConfig(retrain_every="7d"), models=tmp_path, trading=each)

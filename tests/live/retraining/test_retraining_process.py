@@ -2,18 +2,17 @@
 
 import os
 import re
-import subprocess
-import sys
-import textwrap
 import threading
 
 import psutil
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.retraining import retraining_process
-from ml_pipeline.live.retraining.retraining_process import RetrainingProcess
+from ml_pipeline.jobs.child import ABANDONED, Child
+from ml_pipeline.live.retraining import retrainer
+from ml_pipeline.live.retraining.retrainer import RetrainingProcess
 from ml_pipeline.live.retraining.task_folder import Outcome, read_outcome
+from tests.live.retraining import stand_in
 from tests.models.rl.core.workers.probes import wait_until
 
 PATIENCE_S = 60.0
@@ -26,8 +25,7 @@ def runs(tmp_path, monkeypatch):
     made = []
 
     def make(code, *, time_limit_s=PATIENCE_S, prepare=lambda: None):
-        program = f"import sys\nfolder = sys.stdin.readline().strip()\n{textwrap.dedent(code)}"
-        monkeypatch.setattr(retraining_process, "_PROCESS", (sys.executable, "-c", program))
+        stand_in.put(monkeypatch, code)
         made.append(RetrainingProcess(tmp_path, prepare, time_limit_s=time_limit_s))
         return made[-1]
 
@@ -51,7 +49,7 @@ def test_what_the_process_writes_is_what_came_of_it(runs, tmp_path):
     ("code", "sentence"),
     [
         ("print('warm'); raise MemoryError('no room')", "exit code 1: MemoryError: no room"),
-        ("sys.exit(3)", r"ended with exit code 3\.$"),
+        ("import os; os._exit(3)", r"ended with exit code 3\.$"),
         ("pass", r"ended with exit code 0\.$"),
         ('open(folder + "/outcome.json", "w").write(\'{"state": "prom\')', "exit code 0"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
@@ -117,25 +115,13 @@ def test_a_full_disk_is_a_failure_even_where_no_file_can_say_so(runs, tmp_path, 
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(retraining_process, "write_outcome", full)
+    monkeypatch.setattr(retrainer, "write_outcome", full)
     outcome = outcome_of(runs("pass", prepare=full))
     assert outcome.sentence == "It could not begin: No space left on device."
     assert read_outcome(tmp_path) is None
 
 
-@posix
-def test_it_ends_with_a_session_that_is_killed():
-    """The process of a retraining waits for nothing but the end of its stdin."""
-    program = (
-        "import threading, ml_pipeline.live.retraining.training_process_main as p\n"
-        "import sys\n"
-        "threading.Thread(target=p._end_with_session).start()\n"
-        "print('ready', flush=True)\n"
-        "threading.Event().wait()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.stdin.close()  # as the system does where the session's process is gone
-        assert process.wait(PATIENCE_S) == -9
+def test_it_ends_with_its_session():
+    with Child(retrainer._MODULE, purpose="a test") as process:
+        process._process.stdin.close()  # as the system does where the session's process is gone
+        assert process.wait(PATIENCE_S) == ABANDONED

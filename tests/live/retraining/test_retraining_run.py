@@ -1,18 +1,18 @@
 """A retraining learns from earlier bars, is judged on the latest, and is deployed by the rule of promotion."""
 
 import json
-import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.retraining import retraining_process, retraining_run, training_process_main
+from ml_pipeline.live.retraining import retraining_run, training_process_main
 from ml_pipeline.live.retraining.bars import write_bars
 from ml_pipeline.live.retraining.config import RetrainConfig
-from ml_pipeline.live.retraining.retrainer import RETRAINING_FOLDER, Retrainer
+from ml_pipeline.live.retraining.retrainer import RETRAINING_FOLDER
 from ml_pipeline.live.retraining.retraining_run import RetrainingTask, retrain, walk_forward
 from ml_pipeline.live.retraining.task_folder import RUN, Outcome, read_outcome
 from ml_pipeline.runs.checkpoint import load_checkpoint
@@ -23,7 +23,8 @@ from ml_pipeline.runs.trained.restore import load_run
 from ml_pipeline.trading.market.files import load_market
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.tuning.promotion.model_store import ModelStore
-from tests.live.retraining.small_sessions import TRADING, deployed, growing, market, session, trained_model
+from tests.live.retraining import stand_in
+from tests.live.retraining.small_sessions import TRADING, deployed, growing, market, retrainer, trained_model
 from tests.small_runs import weights
 
 pytestmark = pytest.mark.slow
@@ -43,19 +44,19 @@ def model(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Retrainings are prepared as ever and trained by the test itself; writing ONNX and pages takes seconds."""
-    monkeypatch.setattr(retraining_process, "_PROCESS", (sys.executable, "-c", "pass"))
+    stand_in.put(monkeypatch, "pass")
     monkeypatch.setattr(export, "export_checkpoint", lambda config: config.path.write_text("exported"))
     monkeypatch.setattr(RetrainingTask, "report", lambda task, act, folder: "")
 
 
 def prepared(folder, model, *, bars=BARS, every=1, **settings):
     """The folder of a retraining that is due at bar 199."""
-    retrainer = Retrainer(RetrainConfig(**{**ANY, **settings}), session(folder, models=folder / "models"))
+    made = retrainer(folder, RetrainConfig(**{**ANY, **settings}), models=folder / "models")
     for i, tape in enumerate(growing(bars)):
         if i % every == 0 or i == bars.n_bars - 1:
-            retrainer.poll(tape.market, model, model.name)
-    retrainer.wait(60)
-    retrainer.close()
+            made.poll(tape.market, model, model.name)
+    made.wait(60)
+    made.close()
     ready = folder / RETRAINING_FOLDER / "1"
     (ready / "outcome.json").unlink()
     return ready
@@ -161,7 +162,7 @@ def test_a_better_one_is_deployed_and_its_version_says_where_it_came_from(tmp_pa
     version = ModelStore(tmp_path / "models", "toy").deployed()
     version.require_whole()
     record = version.promotion
-    expected = {"session": "session", "retraining": 1, "begun_from": "deployed", "replaces": "run", "min_dsr": 0.0}
+    expected = {"session": tmp_path.name, "retraining": 1, "begun_from": "deployed", "replaces": "run", "min_dsr": 0.0}
     assert {name: record[name] for name in expected} == expected
     assert record["bars"] == {"first": str(BARS.times[0]), "last": str(BARS.times[199]), "count": 200}
     assert record["statistics"]["n_checkpoints"] == 2
@@ -215,29 +216,18 @@ def test_one_that_was_killed_after_it_was_deployed_is_deployed_once(tmp_path, mo
 def test_the_process_writes_what_came_of_it(tmp_path, model, monkeypatch):
     folder = prepared(tmp_path, model)
     monkeypatch.setattr(training_process_main, "_step_back", lambda cores: None)
-    monkeypatch.setattr(training_process_main, "_end_with_session", lambda: None)
-    monkeypatch.setattr(sys, "stdin", iter_lines := _Stdin(folder))
+    session = SimpleNamespace(next_order=lambda: {"folder": str(folder)})
     monkeypatch.setattr(retraining_run, "retrain", lambda folder: Outcome(state="refused", sentence="no"))
-    assert training_process_main.main() == 0
+    assert training_process_main.main(session) == 0
     assert read_outcome(folder) == Outcome(state="refused", sentence="no")
-    assert iter_lines.asked == 1
 
     def broken(folder):
         raise ZeroDivisionError("by\nzero")
 
     monkeypatch.setattr(retraining_run, "retrain", broken)
     with pytest.raises(ZeroDivisionError):
-        training_process_main.main()
+        training_process_main.main(session)
     assert read_outcome(folder).sentence == "It broke down by ZeroDivisionError: by zero"
-
-
-class _Stdin:
-    def __init__(self, folder):
-        self._folder, self.asked = folder, 0
-
-    def readline(self):
-        self.asked += 1
-        return f"{self._folder}\n"
 
 
 @pytest.mark.long
@@ -245,12 +235,12 @@ def test_a_real_process_trains_judges_and_deploys(tmp_path, model, monkeypatch):
     monkeypatch.undo()
     v1 = deployed(tmp_path / "models", model)
     config = RetrainConfig(**{**ANY, "retrain_min_dsr": 0.0})
-    retrainer = Retrainer(config, session(tmp_path, models=tmp_path / "models"))
+    made = retrainer(tmp_path, config, models=tmp_path / "models")
     events = []
     for tape in growing(BARS):
-        events += retrainer.poll(tape.market, v1.folder, v1.name)
-        retrainer.wait(100)
-    retrainer.close()
+        events += made.poll(tape.market, v1.folder, v1.name)
+        made.wait(100)
+    made.close()
     assert [event.state for event in events][:1] == ["begun"]
     assert events[1].state in {"promoted", "refused"}
     folder = tmp_path / RETRAINING_FOLDER / "1"
