@@ -43,7 +43,7 @@ ON_A_DEVICE = (
     ),
     Mutation(
         "on a device: reward scaling remembers the last episode",
-        f"{RL}/preprocessing/device_normalization.py",
+        f"{RL}/rollout/device_collector.py",
         "self._returns = torch.where(done, 0.0, returns)",
         "self._returns = returns",
         f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[settings0-choices]",
@@ -67,7 +67,7 @@ ON_A_DEVICE = (
     ),
     Mutation(
         "on a device: numbers reach the environment unclipped",
-        f"{RL}/policies/device_actions.py",
+        f"{RL}/rollout/device_collector.py",
         "return actions.clamp(low, high).reshape",
         "return actions.reshape",
         f"{RL_TESTS}/rollout/test_device_collector.py::test_the_same_noise_gives_what_arrays_give[settings0-numbers]",

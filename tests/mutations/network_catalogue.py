@@ -154,7 +154,7 @@ BOUNDS = (
     ),
     Mutation(
         "on a device, normalized observations are clipped to 10 whatever is asked for",
-        f"{RL}/preprocessing/device_normalization.py",
+        f"{RL}/rollout/device_collector.py",
         "clamp_(-self._clip, self._clip)",
         "clamp_(-CLIP, CLIP)",
         f"{RL_TESTS}/rollout/test_device_collector.py::"

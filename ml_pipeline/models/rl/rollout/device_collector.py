@@ -1,23 +1,34 @@
 """Collecting a rollout without leaving the device that the environments and the policy are on.
 
-During a rollout the host launches kernels and never waits for a result. T steps, N environments, D observation size,
-S state size.
+During a rollout the host launches kernels and never waits for a result. The host holds the statistics in float64; the
+device holds those of the current rollout in float32. At the end of a rollout the host merges them, so that a long run
+loses no precision. T steps, N environments, D observation size, S state size, P parameters of the distribution, K
+choices or numbers of an action.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
-from ml_pipeline.models.rl.policies.device_actions import device_actions
+from ml_pipeline.models.rl.networks.distributions import DiagonalGaussian, choices_of
 from ml_pipeline.models.rl.policies.policy import Policy
-from ml_pipeline.models.rl.preprocessing.device_normalization import DeviceNormalizer, DeviceRewardScaler
+from ml_pipeline.models.rl.preprocessing.normalization import (
+    CLIP,
+    EPSILON,
+    Moments,
+    ObservationNormalizer,
+    RunningMoments,
+    merged,
+)
+from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
 from ml_pipeline.models.rl.rollout.buffer import DeviceBuffer
 from ml_pipeline.models.rl.rollout.collector import Collector
 from ml_pipeline.models.rl.rollout.estimates import Estimates, check_device_rollout, estimate_on_device
@@ -167,3 +178,184 @@ def device_generator(seed: int, purpose: str, device: torch.device) -> torch.Gen
     True
     """
     return torch.Generator(device).manual_seed(int(random_generator(seed, purpose).integers(2**63 - 1)))
+
+
+class DeviceMoments:
+    """`mean` and `variance`, float32 (size,), of `known` and all batches since `begin` together."""
+
+    def __init__(self, known: RunningMoments, device: torch.device) -> None:
+        self._known = known
+        self._device = device
+        self.begin()
+
+    def begin(self) -> None:
+        """Start from `known` as it is now, with no batch."""
+        mean, variance = (
+            torch.as_tensor(array, dtype=torch.float32).to(self._device)
+            for array in (self._known.mean, self._known.variance)
+        )
+        self._base = Moments(mean, variance, self._known.count)
+        self._new = Moments(torch.zeros_like(mean), torch.zeros_like(mean), 0)
+        self.mean, self.variance = mean, variance
+
+    def update(self, batch: Tensor) -> None:
+        """Merge a batch, float32 (B, size)."""
+        variance, mean = torch.var_mean(batch, dim=0, correction=0)
+        self._new = merged(self._new, mean, variance * len(batch), len(batch))
+        self._join()
+
+    def merge_into_known(self) -> None:
+        """Fetch the statistics since `begin` from the device and merge them into `known`."""
+        mean, variance = torch.stack(self._new[:2]).cpu().double().numpy()
+        self._known.merge(mean, variance * self._new.n, self._new.n)
+
+    def state_dict(self) -> dict[str, Any]:
+        mean, variance, count = self._new
+        return {"mean": mean.cpu().clone(), "variance": variance.cpu().clone(), "count": count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `known` as it is now, with the batches of `state`."""
+        self.begin()
+        if state["count"]:
+            self._new = Moments(state["mean"].to(self._device), state["variance"].to(self._device), state["count"])
+            self._join()
+
+    def _join(self) -> None:
+        new = self._new
+        self.mean, self.variance, _ = merged(self._base, new.mean, new.variance * new.n, new.n)
+
+
+class DeviceNormalizer:
+    """`ObservationNormalizer` of all components, on a device."""
+
+    def __init__(self, normalizer: ObservationNormalizer, device: torch.device) -> None:
+        self.moments = DeviceMoments(normalizer.moments, device)
+        self._clip = normalizer.clip
+
+    def __call__(self, observations: Tensor) -> Tensor:
+        """Float32 (..., D) in, a new float32 (..., D) out."""
+        scale = (self.moments.variance + EPSILON).rsqrt()
+        return ((observations - self.moments.mean) * scale).clamp_(-self._clip, self._clip)
+
+
+class DeviceRewardScaler:
+    """`RewardScaler`, on a device."""
+
+    def __init__(self, num_envs: int, *, gamma: float, device: torch.device) -> None:
+        self._known = RunningMoments(1)
+        self.moments = DeviceMoments(self._known, device)
+        self._returns = torch.zeros(num_envs, device=device)
+        self._gamma = gamma
+
+    def __call__(self, rewards: Tensor, done: Tensor) -> Tensor:
+        """Learn from one step's rewards, float32 (N,), and return them scaled; done: bool (N,)."""
+        returns = self._returns * self._gamma + rewards
+        self.moments.update(returns[:, None])
+        self._returns = torch.where(done, 0.0, returns)
+        return (rewards / (self.moments.variance + EPSILON).sqrt()).clamp_(-CLIP, CLIP)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "known": self._known.state_dict(),
+            "moments": self.moments.state_dict(),
+            "returns": self._returns.cpu().clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._known.load_state_dict(state["known"])
+        self.moments.load_state_dict(state["moments"])
+        self._returns = state["returns"].to(self._returns.device)
+
+
+class DeviceActions(Protocol):
+    """For the same noise, the same actions as the policy's distribution, but for rounding."""
+
+    def empty(self, *shape: int) -> Tensor:
+        """Zeros of the shape and dtype of actions, (*shape, ...)."""
+
+    def draw_noise(self, generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
+        """Noise for `sample`, float32 (*shape, ...), on the generator's device."""
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        """Actions (N, ...) in the form that an update takes, for parameters (N, P)."""
+
+    def fit(self, actions: Tensor) -> Tensor:
+        """The same actions in the form that environments of this action space take."""
+
+
+def device_actions(policy: Policy) -> DeviceActions:
+    """For the policy's action space and device. Raises UnsupportedSpace if only the host can choose such actions."""
+    space = policy.action_space
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return _Choices(space, policy.device)
+    if isinstance(space, spaces.Box):
+        return _Numbers(space, policy)
+    raise UnsupportedSpace(
+        f"On a device, actions must be Box, Discrete or MultiDiscrete, but the action space is {space}; use "
+        "environments that take arrays."
+    )
+
+
+class _Choices:
+    """One choice, int64 (N,), or several side by side, float32 (N, K), as in `Categorical` and `Joint`."""
+
+    def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete, device: torch.device) -> None:
+        self._single = isinstance(space, spaces.Discrete)
+        counts = [int(space.n)] if isinstance(space, spaces.Discrete) else [int(n) for n in space.nvec.ravel()]
+        self._counts = counts
+        self._starts = torch.as_tensor(np.ravel(space.start), device=device)
+        self._shape: tuple[int, ...] = space.shape or ()
+        self._device = device
+
+    def empty(self, *shape: int) -> Tensor:
+        if self._single:
+            return torch.zeros(shape, dtype=torch.int64, device=self._device)
+        return torch.zeros((*shape, len(self._counts)), device=self._device)
+
+    def draw_noise(self, generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
+        columns = () if self._single else (len(self._counts),)
+        return torch.rand((*shape, *columns), generator=generator, device=generator.device)
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        if self._single:
+            return _drawn(parameters, noise)
+        logits = parameters.split(self._counts, dim=1)
+        choices = [_drawn(own, drawn) for own, drawn in zip(logits, noise.unbind(1), strict=True)]
+        return torch.stack(choices, dim=1).to(torch.float32)
+
+    def fit(self, actions: Tensor) -> Tensor:
+        return (actions.long().reshape(len(actions), -1) + self._starts).reshape(-1, *self._shape)
+
+
+class _Numbers:
+    """Numbers of a Gaussian, float32 (N, K), clipped or squashed for the environments."""
+
+    def __init__(self, space: spaces.Box, policy: Policy) -> None:
+        assert isinstance(policy.distribution, DiagonalGaussian)
+        self._distribution = policy.distribution
+        self._low, self._high = (
+            torch.as_tensor(bound.astype(np.float32).ravel()).to(policy.device) for bound in (space.low, space.high)
+        )
+        self._squashes = policy.squashes_actions
+        self._shape = space.shape
+
+    def empty(self, *shape: int) -> Tensor:
+        return torch.zeros((*shape, len(self._low)), device=self._low.device)
+
+    def draw_noise(self, generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
+        return torch.randn((*shape, len(self._low)), generator=generator, device=generator.device)
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        return parameters + self._distribution.log_std.detach().exp() * noise
+
+    def fit(self, actions: Tensor) -> Tensor:
+        low, high = self._low, self._high
+        if self._squashes:
+            actions = (low + high) / 2 + (high - low) / 2 * torch.tanh(actions)
+        return actions.clamp(low, high).reshape(-1, *self._shape)
+
+
+def _drawn(logits: Tensor, noise: Tensor) -> Tensor:
+    """As `Categorical.sample`; if the device's noise may be 1, that is the last choice."""
+    weights = torch.exp(logits - logits.amax(dim=1, keepdim=True))
+    return choices_of(weights.cumsum(dim=1), noise).clamp_(max=logits.shape[1] - 1)

@@ -8,8 +8,8 @@ from gymnasium import spaces
 from ml_pipeline.models.rl.compiled.losses import draw
 from ml_pipeline.models.rl.compiled.machine import jit_entry
 from ml_pipeline.models.rl.networks.distributions import Categorical
-from ml_pipeline.models.rl.policies.device_actions import device_actions
 from ml_pipeline.models.rl.policies.policy import Policy
+from ml_pipeline.models.rl.rollout.device_collector import device_actions
 
 draw_from_python = jit_entry(draw.py_func)
 LARGEST = np.nextafter(np.float32(1), np.float32(0))
