@@ -10,7 +10,7 @@ CLUSTER_VENV := .venv-cluster
 SITE := site
 # They start hundreds of processes, each of which would compile the package if none might keep what it compiled.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
-# Files are handed out in the order in which tests/conftest.py has them, the slowest first. Tests wait for processes now
+# Files are handed out in the order in which conftest.py has them, the slowest first. Tests wait for processes now
 # and then: three at a time keep two cores busy.
 SEVERAL := -n 3 --dist loadfile --no-loadscope-reorder
 INSTALL := -m pip install --disable-pip-version-check --quiet --editable

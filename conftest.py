@@ -17,6 +17,8 @@ from tests.browser import browser, browser_page  # noqa: F401  # fixtures for ev
 from tests.collected import COLLECTED
 from tests.leftovers import Leftovers
 
+ENDING_SIGNALS = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
+
 # Before torch is imported: on a busy machine its threads wait for each other by spinning, seconds in place of millis.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -104,13 +106,21 @@ def nothing_is_left_behind(pytestconfig: pytest.Config, tmp_path_factory: pytest
 
 @pytest.fixture(autouse=True)
 def signals_are_handled_as_before() -> Iterator[None]:
-    """A handler that a test leaves behind would run in another test that sends itself the signal."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """A handler that a test leaves behind would run in another test that sends itself the signal; a signal that is
+    pending, as one that was raised while it was blocked, would end this process in any later test."""
+    before = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
     yield
     left = {number: signal.getsignal(number) for number in before}
     for number, handler in before.items():
         signal.signal(number, handler)
     assert left == before, "This test leaves a signal handler behind."
+    assert not _blocked_or_pending(), "This test leaves a signal blocked or pending."
+
+
+def _blocked_or_pending() -> set[int]:
+    if not hasattr(signal, "sigpending"):  # as on Windows
+        return set()
+    return (signal.pthread_sigmask(signal.SIG_BLOCK, ()) | signal.sigpending()) & ENDING_SIGNALS
 
 
 @pytest.fixture(scope="module")
