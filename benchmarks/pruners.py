@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, get_args
 import optuna
 
 from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.tuning.config import ObjectiveConfig
 from ml_pipeline.tuning.search.pruners import PrunerName, make_pruner
 from ml_pipeline.tuning.search.samplers import make_sampler
 from ml_pipeline.tuning.search.space import read_space
-from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.trial_run import TrialRuns, report_interval
 
 BASE: dict[str, Any] = {

@@ -16,7 +16,7 @@ from unittest import mock
 
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.tuning.trials.objective import ObjectiveConfig
+from ml_pipeline.tuning.config import ObjectiveConfig
 from ml_pipeline.tuning.trials.trial_run import TrialRuns
 
 

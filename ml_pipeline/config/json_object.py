@@ -1,6 +1,8 @@
 """JSON that this package wrote, or anyone else: read with limits."""
 
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +39,38 @@ def read_json_object(path: Path, *, most_bytes: int = _MOST_BYTES) -> dict[str, 
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold a JSON object, but holds a {type(values).__name__}.")
     return values
+
+
+_LARGEST_COUNT = 2**63
+
+
+def finite(value: object) -> float | None:
+    """The number; None for anything else, and for one that is too large for a float."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def count(value: object) -> int | None:
+    """The whole number from 0 on; None for anything else.
+
+    >>> count(3), count(3.0), count(-1), count(True), count("3")
+    (3, 3, None, None, None)
+    """
+    number = finite(value)
+    return int(number) if number is not None and 0 <= number < _LARGEST_COUNT and number == int(number) else None
+
+
+def text(value: object) -> str | None:
+    """The text; None for anything else."""
+    return value if isinstance(value, str) else None
+
+
+def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with None in place of NaN and infinity, which JSON does not have."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.json_object import parse_json
+from ml_pipeline.config.json_object import finite, parse_json
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.folders import is_run_folder
 from ml_pipeline.runtime.files import FileIdentity, GrowingFile, open_regular
@@ -222,34 +222,6 @@ class MetricsTail:
                 self.best_score = score if self.best_score is None else max(score, self.best_score)
         latest = lines.rsplit(b"\n", _ROWS)[-_ROWS:]
         self._rows.extend(row for row in map(json_line, latest) if row is not None)
-
-
-_LARGEST_COUNT = 2**63
-
-
-def finite(value: object) -> float | None:
-    """The number; None for anything else, and for one that is too large for a float."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def count(value: object) -> int | None:
-    """The whole number from 0 on; None for anything else.
-
-    >>> count(3), count(3.0), count(-1), count(True), count("3")
-    (3, 3, None, None, None)
-    """
-    number = finite(value)
-    return int(number) if number is not None and 0 <= number < _LARGEST_COUNT and number == int(number) else None
-
-
-def text(value: object) -> str | None:
-    """The text; None for anything else."""
-    return value if isinstance(value, str) else None
 
 
 def moment_s(value: object) -> float:

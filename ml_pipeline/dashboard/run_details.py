@@ -7,9 +7,10 @@ from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_mapping
+from ml_pipeline.config.json_object import finite
 from ml_pipeline.config.settings import flatten
 from ml_pipeline.config.wording import in_one_line, written
-from ml_pipeline.dashboard.files import finite, json_value, open_file
+from ml_pipeline.dashboard.files import json_value, open_file
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.folder import SETTINGS_FILE
 from ml_pipeline.runs.train_config import TrainConfig

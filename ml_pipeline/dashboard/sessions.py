@@ -14,20 +14,11 @@ from typing import Any
 import numpy as np
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.json_object import count, finite, text
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.dashboard.curves.chart_data import plain_numbers, thinned
 from ml_pipeline.dashboard.curves.equity_tail import EquityTail
-from ml_pipeline.dashboard.files import (
-    JsonFile,
-    NotThere,
-    count,
-    finite,
-    is_plain,
-    is_plain_file,
-    json_line,
-    read_text,
-    text,
-)
+from ml_pipeline.dashboard.files import JsonFile, NotThere, is_plain, is_plain_file, json_line, read_text
 from ml_pipeline.dashboard.summaries import BROKEN
 from ml_pipeline.live.session_files import (
     DECISION_FILE,

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError, nearest
+from ml_pipeline.config.json_object import count, finite, text
 from ml_pipeline.config.wording import in_one_line, written
-from ml_pipeline.dashboard.files import JsonFile, NotThere, count, finite, is_plain, is_plain_file, moment_s, text
+from ml_pipeline.dashboard.files import JsonFile, NotThere, is_plain, is_plain_file, moment_s
 from ml_pipeline.dashboard.summaries import BROKEN, RunSummary
 from ml_pipeline.runs.folders import folders_in, run_name
 from ml_pipeline.runtime.files import path_inside

@@ -11,8 +11,9 @@ from typing import Any
 from ml_pipeline.config.env_schedule import planned_end
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_mapping
+from ml_pipeline.config.json_object import count, finite
 from ml_pipeline.config.wording import in_one_line, last_line_first, score_unit
-from ml_pipeline.dashboard.files import MetricsTail, count, finite, moment_s
+from ml_pipeline.dashboard.files import MetricsTail, moment_s
 from ml_pipeline.monitoring.sinks import METRICS_FILE, STEP
 from ml_pipeline.reporting.learning_curves import TRAINING_STAGES
 from ml_pipeline.runs.folder import SETTINGS_FILE

@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
+from ml_pipeline.config.json_object import finite
 from ml_pipeline.runtime.files import alone
 from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.tuning.study_files import (
     HEARTBEAT_FILE,
     IDENTITY_ATTRIBUTE,
     STUDY_FILE,
+    TrialKind,
     feature_warnings,
+    is_try,
+    kind_of,
     known_folders,
 )
 
@@ -69,7 +73,7 @@ class _Ended(NamedTuple):
     no continuation of another trial. text: what the table shows."""
 
     number: int
-    kind: Literal["complete", "pruned", "failed", "impossible"]
+    kind: TrialKind
     began: float
     until: float | None
     value: float | None
@@ -103,7 +107,7 @@ class StudyProgress:
     ) -> str:
         """The file's text. now: seconds since 1970. warnings: about features that may see ahead; see `write_progress`
         for the rest."""
-        running = [trial for trial in trials if trial.state.name == "RUNNING" and not trial.user_attrs.get("void")]
+        running = [trial for trial in trials if kind_of(trial) == "running"]
         ended = self._look(trials)
         tries = [each for each in ended if each.is_try]
         finished = [each for each in tries if each.kind in ("complete", "pruned")]
@@ -149,7 +153,7 @@ class StudyProgress:
         """Those that ended and count, by number."""
         for trial in trials:
             if trial.number not in self._ended and trial.state.is_finished():
-                self._ended[trial.number] = _ended(trial) if _counts(trial) else None
+                self._ended[trial.number] = None if kind_of(trial) in {"void", "stopped"} else _ended(trial)
         return [each for _, each in sorted(self._ended.items()) if each is not None]
 
 
@@ -220,26 +224,16 @@ def _replace(path: Path, text: str) -> None:
         temporary.replace(path)
 
 
-def _counts(trial: "FrozenTrial") -> bool:
-    """Whether a trial that ended is none that is void, or that was stopped and goes on as a later one."""
-    was_stopped = trial.state.name == "FAIL" and trial.user_attrs.get("reason") == "stopped"
-    return not (was_stopped or trial.user_attrs.get("void"))
-
-
 def _ended(trial: "FrozenTrial") -> _Ended:
     told = trial.user_attrs
-    kind: Literal["complete", "pruned", "failed", "impossible"] = "failed"
-    if told.get("impossible"):
-        kind = "impossible"
-    elif trial.state.name in ("COMPLETE", "PRUNED"):
-        kind = "complete" if trial.state.name == "COMPLETE" else "pruned"
+    kind = kind_of(trial)
     end = _timestamp(trial.datetime_complete, 0.0)
     began = _timestamp(trial.datetime_start, end)
-    seconds = _finite(told.get("seconds"))
+    seconds = finite(told.get("seconds"))
     until: float | None = end
     if kind == "failed":  # it may have been told so long after its process was gone
         until = None if seconds is None else min(end, began + seconds)
-    value = _finite(trial.values[0]) if trial.values else None
+    value = finite(trial.values[0]) if trial.values else None
     settings = told.get("settings") or trial.params
     folder = _folder_of(trial)
     reason = str(told.get("reason") or "")
@@ -252,8 +246,8 @@ def _ended(trial: "FrozenTrial") -> _Ended:
         "settings": _plain(settings),
         **({"reason": reason} if reason else {}),
     }
-    is_try, text = told.get("continues") is None, json.dumps(shown, allow_nan=False)
-    return _Ended(trial.number, kind, began, until, value, settings, folder, reason, is_try, text)
+    text = json.dumps(shown, allow_nan=False)
+    return _Ended(trial.number, kind, began, until, value, settings, folder, reason, is_try(trial), text)
 
 
 def _of_running(trial: "FrozenTrial", *, steps_per_trial: int | None) -> dict[str, Any]:
@@ -266,7 +260,7 @@ def _of_running(trial: "FrozenTrial", *, steps_per_trial: int | None) -> dict[st
         "began": None if began is None else began.astimezone(UTC).isoformat(),
         "host": trial.user_attrs.get("host"),
         "progress": None if not steps_per_trial else min(1.0, (step or 0) / steps_per_trial),
-        "value": None if step is None else _finite(trial.intermediate_values[step]),
+        "value": None if step is None else finite(trial.intermediate_values[step]),
         "settings": _plain(trial.user_attrs.get("settings") or trial.params),
     }
 
@@ -344,12 +338,6 @@ def _folder_of(trial: "FrozenTrial") -> str | None:
 
 def _timestamp(when: datetime | None, otherwise: float) -> float:
     return otherwise if when is None else when.timestamp()
-
-
-def _finite(value: object) -> float | None:
-    """JSON has neither NaN nor infinity."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,19 +1,21 @@
-"""A study's folder: what its files are called. Its trials are run folders in it."""
+"""A study's folder and its trials, which are run folders in it: what files are called, and what became of a trial."""
 
 import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from ml_pipeline.config.errors import UserError, excerpt
+from ml_pipeline.config.errors import UserError, excerpt, install_extra
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runtime.files import path_inside, read_regular
 from ml_pipeline.runtime.process_identity import identity_from, is_alive
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.trial import FrozenTrial
 
 STUDY_FILE = "study.json"
 """How far the study is; rewritten whole, and read by the dashboard without Optuna."""
@@ -54,6 +56,33 @@ def is_trial(folder: Path) -> bool:
     (True, False)
     """
     return _TRIAL.match(folder.name) is not None
+
+
+TrialKind = Literal["complete", "pruned", "failed", "impossible", "stopped", "void", "running", "waiting"]
+"""impossible: its settings do not fit together. stopped: by a request; a later trial goes on with it. void: others were
+quicker, and it never began."""
+STOPPED = "stopped"
+"""Reason of a trial that a stop request ended, and that is queued again."""
+
+
+def kind_of(trial: "FrozenTrial") -> TrialKind:
+    """What became of a trial."""
+    told, state = trial.user_attrs, trial.state.name
+    if told.get("void") or told.get("impossible"):
+        return "void" if told.get("void") else "impossible"
+    if state == "FAIL":
+        return "stopped" if told.get("reason") == STOPPED else "failed"
+    return cast("TrialKind", state.lower())
+
+
+def is_try(trial: "FrozenTrial") -> bool:
+    """Whether it is a try of its own: one that trained an earlier trial further is none."""
+    return trial.user_attrs.get("continues") is None
+
+
+def n_finished(trials: "Sequence[FrozenTrial]") -> int:
+    """How many count towards the number that was asked for: tries that were scored, or pruned while training."""
+    return sum(kind_of(trial) in {"complete", "pruned"} and is_try(trial) for trial in trials)
 
 
 def is_running_study(folder: Path) -> bool:
@@ -110,3 +139,9 @@ def warnings_in_words(warnings: Sequence[str]) -> tuple[str, ...]:
     'A feature may see ahead, and then no figure holds: up has a rank correlation of 0.29'
     """
     return tuple(f"A feature may see ahead, and then no figure holds: {each}" for each in warnings)
+
+
+def require_optuna() -> None:
+    """Raise UserError, with the command that installs it, unless Optuna is there: it is an extra."""
+    if find_spec("optuna") is None:
+        raise UserError(f"Tuning needs Optuna, which is not installed; {install_extra('tune')}")

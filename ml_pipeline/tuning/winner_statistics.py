@@ -10,13 +10,14 @@ checkpoints, and the lower one is the verdict's.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ml_pipeline.config.json_object import without_nan
 from ml_pipeline.tuning.selection import (
     BLOCKS,
     FloatArray,
@@ -30,7 +31,7 @@ from ml_pipeline.tuning.selection import (
     null_variance,
     probability_of_backtest_overfitting,
 )
-from ml_pipeline.tuning.study_files import known_folders
+from ml_pipeline.tuning.study_files import kind_of, known_folders
 from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, read_validation_returns
 
 if TYPE_CHECKING:
@@ -106,8 +107,7 @@ class Judgement:
 
     def described(self) -> dict[str, Any]:
         """The figures for a JSON file, with the winner's number and the sentences; None for what is undefined."""
-        figures = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
-        return {**figures, "winner": self.winner.number, "sentences": list(self.sentences())}
+        return {**without_nan(vars(self)), "winner": self.winner.number, "sentences": list(self.sentences())}
 
     def sentences(self) -> tuple[str, ...]:
         """The verdict and what it rests on, in words, the verdict first."""
@@ -262,10 +262,6 @@ def _number(value: float) -> str:
     return "undefined" if math.isnan(value) else f"{value:.2f}"
 
 
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 _FOLD = re.compile(r"-fold-\d+$")
 
 
@@ -276,14 +272,9 @@ def finished_trials(study: "Study", study_folder: Path) -> list[JudgedTrial]:
     median Sharpe ratio (of two in the middle, the lower); of several folds, those of all, one after another.
     Raises UserError where a file of returns cannot be read.
     """
-    finished = [trial for trial in study.get_trials(deepcopy=False) if _counts(trial)]
+    finished = [trial for trial in study.get_trials(deepcopy=False) if kind_of(trial) in {"complete", "pruned"}]
     continued = {trial.user_attrs.get("continues") for trial in finished}
     return [_judged(trial, study_folder) for trial in finished if trial.number not in continued]
-
-
-def _counts(trial: "FrozenTrial") -> bool:
-    is_finished = trial.state.name in {"COMPLETE", "PRUNED"}
-    return is_finished and not (trial.user_attrs.get("void") or trial.user_attrs.get("impossible"))
 
 
 def _judged(trial: "FrozenTrial", study_folder: Path) -> JudgedTrial:

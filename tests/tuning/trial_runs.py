@@ -7,7 +7,7 @@ from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_command_line import parse_train_start
-from ml_pipeline.tuning.trials.objective import ObjectiveConfig
+from ml_pipeline.tuning.config import ObjectiveConfig
 from ml_pipeline.tuning.trials.trial_run import TrialRuns
 
 TINY = {"n_envs": 2, "vec_env": "serial", "n_steps": 32, "minibatch_size": 64, "n_epochs": 2, "hidden_sizes": (8,)}

@@ -101,13 +101,6 @@ def plain_numbers(values: Floats) -> list[float | None]:
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with None in place of NaN and infinity."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
-    }
-
-
 # Within a block weights fall to this at most, far above where float64 would lose the newest values.
 _LEAST_WEIGHT = 1e-9
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.dashboard.curves.chart_data import new_rows, plain
+from ml_pipeline.config.json_object import without_nan
+from ml_pipeline.dashboard.curves.chart_data import new_rows
 from ml_pipeline.dashboard.curves.metrics_columns import MetricsStore
 from ml_pipeline.dashboard.sessions import SessionReader
 from ml_pipeline.dashboard.studies import read_studies
@@ -90,7 +91,7 @@ class RunList:
         problem = None
         try:
             summaries = read_summaries(self._root)
-            found = {run.name: plain(run.as_json()) for run in summaries}
+            found = {run.name: without_nan(run.as_json()) for run in summaries}
             lists["studies"] = [study.as_json() for study in read_studies(self._root, summaries)]
         except UserError as error:
             found, problem = {}, str(error)

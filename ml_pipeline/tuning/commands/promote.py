@@ -23,8 +23,8 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.trained.deployed import CURRENT
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
-from ml_pipeline.tuning.optuna_extra import require_optuna
 from ml_pipeline.tuning.promotion.model_store import ModelStore, models_folder
+from ml_pipeline.tuning.study_files import require_optuna
 
 
 @dataclass(frozen=True, kw_only=True)

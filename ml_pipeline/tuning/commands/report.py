@@ -19,7 +19,7 @@ from ml_pipeline.config.wording import shown_path
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runtime.interrupts import exiting_at_once
-from ml_pipeline.tuning.optuna_extra import require_optuna
+from ml_pipeline.tuning.study_files import require_optuna
 
 
 @dataclass(frozen=True, kw_only=True)

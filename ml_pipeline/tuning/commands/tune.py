@@ -19,8 +19,15 @@ from ml_pipeline.monitoring.console import entry, outlive_readers
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
 from ml_pipeline.tuning.config import TuneOrder, parse_tune
-from ml_pipeline.tuning.optuna_extra import require_optuna
-from ml_pipeline.tuning.study_files import feature_warnings, known_folders, warnings_in_words
+from ml_pipeline.tuning.study_files import (
+    feature_warnings,
+    is_try,
+    kind_of,
+    known_folders,
+    n_finished,
+    require_optuna,
+    warnings_in_words,
+)
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -94,7 +101,7 @@ def _opening(order: TuneOrder, run: "StudyRun", folder: Path) -> str:
     where = f"in {shown_path(folder)}"
     if order.tune.continue_trial is not None:
         return f"Study {order.study_name}: continues trial {order.tune.continue_trial}, {where}"
-    done = finished(run.trials())
+    done = n_finished(run.trials())
     at_once = f"{counted(run.n_jobs, 'trial')} at once"
     return f"Study {order.study_name}: {done} of {counted(order.tune.n_trials, 'trial')} finished; {at_once}, {where}"
 
@@ -144,7 +151,7 @@ class TrialLines:
             return self._reason_line(number, state, end["reason"])
         best = best_trial(trials)
         beside = "" if best is None else f"; best {shown_value(best.value)} by trial {best.number}"
-        count = "" if self._n_trials is None else f"[{finished(trials)}/{self._n_trials}] "
+        count = "" if self._n_trials is None else f"[{n_finished(trials)}/{self._n_trials}] "
         return f"{count}Trial {number}: {how}{beside}"
 
     def _reason_line(self, number: int, state: str, reason: str | None) -> str | None:
@@ -165,7 +172,7 @@ def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -
     counts = [
         f"{kinds[kind]} {kind}" for kind in ("complete", "pruned", "failed", "impossible", "continued") if kinds[kind]
     ]
-    lines = [f"Study {name}: {counted(finished(trials), 'trial')} finished ({', '.join(counts) or 'none'})."]
+    lines = [f"Study {name}: {counted(n_finished(trials), 'trial')} finished ({', '.join(counts) or 'none'})."]
     told = [
         without_traceback(each.user_attrs.get("reason") or "", _LONGEST_REASON)
         for each in trials
@@ -192,10 +199,6 @@ def best_trial(trials: "Sequence[FrozenTrial]") -> "FrozenTrial | None":
     return max(complete, key=lambda each: (each.value, -each.number), default=None)
 
 
-def finished(trials: "Sequence[FrozenTrial]") -> int:
-    return sum(_kind(each) in {"complete", "pruned"} for each in trials)
-
-
 def shown_value(value: float | None) -> str:
     """
     >>> shown_value(187.4331), shown_value(0.000123456), shown_value(None)
@@ -205,11 +208,5 @@ def shown_value(value: float | None) -> str:
 
 
 def _kind(trial: "FrozenTrial") -> str:
-    if trial.user_attrs.get("void"):
-        return "void"
-    if trial.user_attrs.get("impossible"):
-        return "impossible"
-    if trial.user_attrs.get("continues") is not None:
-        return "continued"
-    is_repeated = trial.state.name == "FAIL" and trial.user_attrs.get("reason") == "stopped"
-    return "stopped" if is_repeated else {"FAIL": "failed"}.get(trial.state.name, trial.state.name.lower())
+    kind = kind_of(trial)
+    return kind if is_try(trial) or kind in {"void", "impossible"} else "continued"

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.json_object import without_nan
 from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate
 from ml_pipeline.runs.gym_task import EVALUATION_SEED_OFFSET, GymTask
@@ -61,8 +62,7 @@ class PairedDifference:
 
     def as_json(self) -> dict[str, Any]:
         """The figures for a JSON file; None for what is undefined."""
-        values = {**vars(self)}
-        return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
+        return without_nan(vars(self))
 
     def __str__(self) -> str:
         """The difference in words: "+1.2e-05 ± 4e-06 per bar (...)"."""

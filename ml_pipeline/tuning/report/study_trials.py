@@ -9,21 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-TrialEnd = Literal["complete", "pruned", "failed", "impossible", "stopped", "running", "waiting"]
-"""stopped: by a request; a later trial goes on with it."""
-_STATES: Mapping[TrialState, TrialEnd] = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-    TrialState.RUNNING: "running",
-    TrialState.WAITING: "waiting",
-}
+from ml_pipeline.config.json_object import count, finite
+from ml_pipeline.tuning.study_files import TrialKind, kind_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +28,7 @@ class TrialRow:
     """
 
     number: int
-    state: TrialEnd
+    state: TrialKind
     value: float | None
     began: datetime | None
     ended: datetime | None
@@ -59,23 +52,19 @@ def trial_rows(study: optuna.Study) -> list[TrialRow]:
     A trial that was stopped is shown as such; the later one that went on with it has a row of its own.
     """
     trials = sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.number)
-    return [_row(trial) for trial in trials if not trial.user_attrs.get("void")]
+    return [_row(trial) for trial in trials if kind_of(trial) != "void"]
 
 
 def n_finished(rows: Sequence[TrialRow]) -> int:
-    """How many trials count towards the number that was asked for: those that were scored or pruned while training. A
-    trial that continues another one is no further try."""
+    """As that of `study_files`."""
     return sum(row.state in {"complete", "pruned"} and row.continues is None for row in rows)
 
 
 def _row(trial: FrozenTrial) -> TrialRow:
     attributes = trial.user_attrs
-    state = "impossible" if attributes.get("impossible") else _STATES[trial.state]
-    if state == "failed" and attributes.get("reason") == "stopped":
-        state = "stopped"
     return TrialRow(
         number=trial.number,
-        state=state,
+        state=kind_of(trial),
         value=_value(trial),
         began=trial.datetime_start,
         ended=trial.datetime_complete,
@@ -85,30 +74,21 @@ def _row(trial: FrozenTrial) -> TrialRow:
         folders=_words(attributes.get("folders")),
         reason=_sentence(attributes.get("reason")),
         host=_sentence(attributes.get("host")),
-        global_step=_whole(attributes.get("global_step")),
-        validation_sharpe=_finite(attributes.get("validation_sharpe")),
-        retry_of=_whole(attributes.get("failed_trial")),
-        continues=_whole(attributes.get("continues")),
+        global_step=count(attributes.get("global_step")),
+        validation_sharpe=finite(attributes.get("validation_sharpe")),
+        retry_of=count(attributes.get("failed_trial")),
+        continues=count(attributes.get("continues")),
     )
 
 
 def _value(trial: FrozenTrial) -> float | None:
     if trial.state == TrialState.COMPLETE:
-        return _finite(trial.value)
+        return finite(trial.value)
     steps = trial.intermediate_values
-    return _finite(steps[max(steps)]) if steps else None
+    return finite(steps[max(steps)]) if steps else None
 
 
 # Attributes come from a storage that others write, too: what is not of the expected kind is left out.
-def _finite(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def _mapping(value: object) -> Mapping[str, Any]:
     return {str(name): each for name, each in value.items()} if isinstance(value, dict) else {}
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import optuna
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.json_object import finite
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, refuse_links, report_folder
 from ml_pipeline.runs.gym_task import GymTask
@@ -250,10 +251,10 @@ def _trade(
         write_report_heading(folder, run_folder)
     names = ("return", "total_return", "sharpe", "sharpe_se", "max_drawdown", "n_trades")
     return {
-        **{name: _finite(figures["agent"][name]) for name in names},
-        "buy_and_hold_total_return": _finite(figures["buy_and_hold"]["total_return"]),
-        "buy_and_hold_sharpe": _finite(figures["buy_and_hold"]["sharpe"]),
-        "random_total_return": _finite(figures["random"]["total_return"]),
+        **{name: finite(figures["agent"][name]) for name in names},
+        "buy_and_hold_total_return": finite(figures["buy_and_hold"]["total_return"]),
+        "buy_and_hold_sharpe": finite(figures["buy_and_hold"]["sharpe"]),
+        "random_total_return": finite(figures["random"]["total_return"]),
     }
 
 
@@ -265,7 +266,3 @@ def _play(task: GymTask, act: Callable[[Any], Any], folder: Path, run_folder: Pa
     n, mean = len(returns), math.fsum(returns) / len(returns)
     variance = math.fsum((each - mean) ** 2 for each in returns) / max(n - 1, 1)
     return {"mean_return": mean, "mean_return_se": math.sqrt(variance / n), "episodes": n}
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None

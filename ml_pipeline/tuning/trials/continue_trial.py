@@ -21,8 +21,8 @@ from ml_pipeline.runs.stop import STOP_NOTE, StopRequest
 from ml_pipeline.runs.train_config import layered, train_config
 from ml_pipeline.runtime.files import path_inside
 from ml_pipeline.runtime.process_identity import this_process
+from ml_pipeline.tuning.config import ObjectiveConfig
 from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, HEARTBEAT_FILE, RETURNS_FILE, named_folders
-from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.trial_run import TrialOutcome, TrialRuns
 
 _OF_AN_END = (STATE_FILE, f"{STATE_FILE}.lock", STOP_NOTE, HEARTBEAT_FILE, RETURNS_FILE)

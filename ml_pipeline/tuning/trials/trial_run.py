@@ -30,9 +30,9 @@ from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.trading.settings import TradingConfig
+from ml_pipeline.tuning.config import ObjectiveConfig
 from ml_pipeline.tuning.study_files import trial_folder
 from ml_pipeline.tuning.study_identity import warnings_of_task
-from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.trial_ranks import RankFailed, TrialRanks
 from ml_pipeline.tuning.trials.trial_task import TaskSource, TrialTask
 

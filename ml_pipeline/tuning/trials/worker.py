@@ -23,12 +23,19 @@ from optuna.trial import FrozenTrial, TrialState
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.tuning.search.samplers import SeededByTrial
-from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, FOLDERS_ATTRIBUTE, feature_warnings, named_folders
+from ml_pipeline.tuning.study_files import (
+    FEATURE_WARNINGS,
+    FOLDERS_ATTRIBUTE,
+    STOPPED,
+    feature_warnings,
+    is_try,
+    kind_of,
+    n_finished,
+    named_folders,
+)
 from ml_pipeline.tuning.trials.lost_trials import Heartbeat, fail_as_lost, fail_lost_trials, queue_again, record_process
 from ml_pipeline.tuning.trials.trial_run import TrialOutcome
 
-STOPPED = "stopped"
-"""Reason of a trial that a stop request ended, and that is queued again."""
 _LOOK_S = 0.5
 _LONGEST_REASON = 2000
 
@@ -224,8 +231,7 @@ def _wait(stop: StopRequest, seconds: float) -> None:
         time.sleep(min(0.05, left))
 
 
-FINISHED = (TrialState.COMPLETE, TrialState.PRUNED)
-_TAKES_A_PLACE = (TrialState.WAITING, TrialState.RUNNING, *FINISHED)
+_TAKES_A_PLACE = ("waiting", "running", "complete", "pruned")
 
 
 class TrialCounts(NamedTuple):
@@ -242,10 +248,7 @@ class TrialCounts(NamedTuple):
 def count_trials(study: optuna.Study) -> TrialCounts:
     """How many trials of the study have finished, and how many run, by any process."""
     trials = study.get_trials(deepcopy=False)
-    return TrialCounts(
-        finished=sum(trial.state in FINISHED and _counts(trial) for trial in trials),
-        running=sum(trial.state == TrialState.RUNNING and _counts(trial) for trial in trials),
-    )
+    return TrialCounts(n_finished(trials), sum(kind_of(trial) == "running" and is_try(trial) for trial in trials))
 
 
 def may_run(study: optuna.Study, number: int, n_trials: int) -> bool:
@@ -255,13 +258,8 @@ def may_run(study: optuna.Study, number: int, n_trials: int) -> bool:
 
 def is_among(trials: Sequence[FrozenTrial], number: int, n_trials: int) -> bool:
     """Whether fewer than n_trials before this one take a place."""
-    return sum(each.number < number and each.state in _TAKES_A_PLACE and _counts(each) for each in trials) < n_trials
-
-
-def _counts(trial: FrozenTrial) -> bool:
-    """Whether it is a try of its own: one that trained an earlier trial further is none."""
-    told = trial.user_attrs
-    return not (told.get("void") or told.get("impossible")) and told.get("continues") is None
+    earlier = [each for each in trials if each.number < number and is_try(each)]
+    return sum(kind_of(each) in _TAKES_A_PLACE for each in earlier) < n_trials
 
 
 _FULL = (

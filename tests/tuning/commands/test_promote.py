@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import ml_pipeline
-from ml_pipeline.tuning import optuna_extra
+from ml_pipeline.tuning import study_files
 from ml_pipeline.tuning.commands import promote
 from ml_pipeline.tuning.promotion.model_store import ModelStore
 from tests.small_runs import trained
@@ -80,7 +80,7 @@ def test_wrong_input_is_one_sentence_and_code_2(root, tmp_path, capsys, words, s
 
 
 def test_without_optuna_it_says_which_extra_to_install(root, capsys, monkeypatch):
-    monkeypatch.setattr(optuna_extra, "find_spec", lambda name: None)
+    monkeypatch.setattr(study_files, "find_spec", lambda name: None)
     code, _, err = run("toy", "--root", root, capsys=capsys)
     assert (code, 'pip install -e ".[tune]"' in err) == (2, True)
     with pytest.raises(SystemExit) as stop:

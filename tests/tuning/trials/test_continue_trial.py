@@ -8,8 +8,8 @@ from optuna.trial import TrialState, create_trial
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.stop import StopRequest
+from ml_pipeline.tuning.config import ObjectiveConfig
 from ml_pipeline.tuning.trials.continue_trial import continue_trial
-from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from tests.tuning.trial_runs import CARTPOLE, WatchedTrial, ignore, train, trial_runs, weights
 
 SETTINGS = {"learning_rate": 0.01}

@@ -17,9 +17,8 @@ from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.jobs.child import Child, Event
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runtime.interrupts import Interrupted
-from ml_pipeline.tuning.config import TuneConfig, TuneOrder
+from ml_pipeline.tuning.config import ObjectiveConfig, TuneConfig, TuneOrder
 from ml_pipeline.tuning.study import load_study, space_of
-from ml_pipeline.tuning.trials.objective import ObjectiveConfig
 from ml_pipeline.tuning.trials.run_study import workers_log
 from ml_pipeline.tuning.trials.supervisor import MOST_FAILED, MOST_IMPOSSIBLE, WORKERS_LOG, FailureLimits, Supervisor
 from ml_pipeline.tuning.trials.worker import count_trials

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.train_config import train_config
 from ml_pipeline.trading.market.splits import chronological_split
-from ml_pipeline.tuning.trials.objective import ObjectiveConfig, fold_units
+from ml_pipeline.tuning.config import ObjectiveConfig, fold_units
 
 
 @pytest.mark.parametrize(
