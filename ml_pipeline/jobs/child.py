@@ -67,17 +67,19 @@ class Child:
         purpose: str,
         environment: Mapping[str, str] | None = None,
         log: IO[Any] | None = None,
+        pass_fds: Sequence[int] = (),
         into: "queue.SimpleQueue[Event] | None" = None,
     ) -> None:
         """Start the process, and send it its first order, if there is one.
 
-        purpose, environment: as of `start_process`. log: takes its stderr; None: that of this process. into: takes the
-        events, if one queue is to hold those of several children. Raises UserError if the system starts none.
+        purpose, environment: as of `start_process`. log: takes its stderr; None: that of this process. pass_fds:
+        descriptors that it has besides. into: takes the events, if one queue is to hold those of several children.
+        Raises UserError if the system starts none.
         """
         command = [sys.executable, "-m", module]
         pipe = subprocess.PIPE
         self._process = start_process(
-            command, purpose=purpose, environment=environment, stdin=pipe, stdout=pipe, stderr=log
+            command, purpose=purpose, environment=environment, stdin=pipe, stdout=pipe, stderr=log, pass_fds=pass_fds
         )
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue() if into is None else into
         self._has_ended = False  # as far as its events were read

@@ -4,21 +4,21 @@ A function that looks ahead gives another value there, be it in one bar or in al
 from what it remembers of an earlier call.
 """
 
-import pickle
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.jobs.child import Child
+from ml_pipeline.trading.features.causality_process import COLUMN, as_json
 from ml_pipeline.trading.features.file_watch import FileWatch
 from ml_pipeline.trading.features.formulas import Bars
 from ml_pipeline.trading.features.indicators import FeatureTable, bars_of, make_features
@@ -77,8 +77,8 @@ class _Functions(NamedTuple):
 class _Process:
     """The other side of `causality_process`. opened: what the functions opened so far."""
 
-    def __init__(self, started: "subprocess.Popen[bytes]", said: IO[bytes], watch: FileWatch | None) -> None:
-        self._started = started
+    def __init__(self, child: Child, said: IO[bytes], watch: FileWatch | None) -> None:
+        self._child = child
         self._said = said
         self._watch = watch
         self.opened: list[str] = []
@@ -90,29 +90,21 @@ class _Process:
     def all_opened(self) -> tuple[str, ...]:
         return tuple(sorted({*self.opened, *(self._watch.seen if self._watch else ())}))
 
-    def tell(self, *request: Any) -> None:
-        self.tell_plainly(request)
+    def compute(self, bars: Bars, rows: slice, *, anew: bool, whole: bool) -> list[FloatArray | str]:
+        """The values of each function, of all bars so far or the last; or why it failed.
 
-    def tell_plainly(self, request: Any) -> None:
-        assert self._started.stdin is not None
-        try:
-            pickle.dump(request, self._started.stdin)
-            self._started.stdin.flush()
-        except OSError as error:
-            raise self._ended() from error
-
-    def compute(self, *, whole: bool) -> list[FloatArray | str]:
-        """The values of each function, of all bars so far or the last; or why it failed."""
-        assert self._started.stdout is not None
-        self.tell("compute", whole)
-        try:
-            values, self.opened = pickle.load(self._started.stdout)
-        except (EOFError, pickle.UnpicklingError) as error:
-            raise self._ended() from error
-        return values
+        rows: bars that have come since the last call. anew: there are none before them.
+        """
+        came = {name: values[rows] for name, values in bars._asdict().items() if name != "columns"}
+        came |= {(COLUMN + name): values[rows] for name, values in bars.columns.items()}
+        self._child.send({"anew": anew, "whole": whole, "bars": {name: as_json(each) for name, each in came.items()}})
+        event = self._child.next_event()
+        if event is None or event.exit_code is not None:
+            raise self._ended()
+        self.opened = event.message["opened"]
+        return [values if isinstance(values, str) else np.array(values) for values in event.message["values"]]
 
     def _ended(self) -> UserError:
-        self._started.wait()
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip().splitlines()
         last = said[-1].removeprefix("ml_pipeline.config.errors.UserError: ") if said else "its process ended"
@@ -121,31 +113,19 @@ class _Process:
 
 @contextmanager
 def _causality_process(names: Sequence[str]) -> Iterator[_Process]:
-    command = [sys.executable, "-m", "ml_pipeline.trading.features.causality_process"]
+    module = "ml_pipeline.trading.features.causality_process"
     ours, theirs = socket.socketpair() if sys.platform == "linux" else (None, None)
     passed = [] if theirs is None else [theirs.fileno()]
-    with (
-        tempfile.TemporaryFile() as said,  # a pipe would fill up with what functions print
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            pass_fds=passed,
-        ) as started,
-    ):
+    order = {"names": [*names], "passed": passed}
+    with ExitStack() as stack:
+        said = stack.enter_context(tempfile.TemporaryFile())  # a pipe would fill up with what functions print
+        watch = None if ours is None else FileWatch(ours)
+        if watch is not None:
+            stack.callback(watch.close)
+        child = stack.enter_context(Child(module, order, purpose="features", log=said, pass_fds=passed))
         if theirs is not None:
             theirs.close()
-        watch = None if ours is None else FileWatch(ours)
-        try:
-            process = _Process(started, said, watch)
-            process.tell_plainly((sys.path, passed))
-            process.tell_plainly([*names])
-            yield process
-        finally:
-            started.kill()
-            if watch is not None:
-                watch.close()
+        yield _Process(child, said, watch)
 
 
 def _cuts(process: _Process, functions: _Functions, budget_s: float) -> NDArray[np.int64]:
@@ -153,10 +133,8 @@ def _cuts(process: _Process, functions: _Functions, budget_s: float) -> NDArray[
     bars = functions.bars
     n = len(bars.close)
     few = min(n, 100)
-    process.tell("begin")
-    _send(process, bars, 0, few)
-    process.compute(whole=False)  # which may import
-    few_s = _seconds(lambda: process.compute(whole=False))
+    process.compute(bars, slice(0, few), anew=True, whole=False)  # which may import
+    few_s = _seconds(lambda: process.compute(bars, slice(few, few), anew=False, whole=False))
     with np.errstate(all="ignore"):
         all_s = _seconds(lambda: [make_features(name)[0].compute(bars) for name in functions.names])
     each_s = few_s + max(all_s - few_s, 0.0) / 2 + _PER_RUN_S  # the time is taken to grow with the bars
@@ -177,15 +155,12 @@ def _seconds(call: Callable[[], object]) -> float:
 def _compare(process: _Process, functions: _Functions, cuts: NDArray[np.int64]) -> None:
     """Raise UserError where a value from the bars so far is not the one in use."""
     bars, whole_at = functions.bars, {int(cut) for cut in np.linspace(0, len(cuts) - 1, 5).astype(int)}
-    process.tell("begin")
     sent = 0
     for i, cut in enumerate(cuts.tolist()):
-        _send(process, bars, sent, cut)
+        computed = process.compute(bars, slice(sent, cut), anew=i == 0, whole=i in whole_at)
         sent = cut
         begin = 0 if i in whole_at else cut - 1
-        for name, known, values in zip(
-            functions.names, functions.used[begin:cut].T, process.compute(whole=i in whole_at), strict=True
-        ):
+        for name, known, values in zip(functions.names, functions.used[begin:cut].T, computed, strict=True):
             so_far = f"where only the bars up to {as_text(bars.times[cut - 1])} are there"
             if isinstance(values, str):  # it failed, as it may before it has enough bars
                 if not np.isnan(known).all():
@@ -199,9 +174,3 @@ def _compare(process: _Process, functions: _Functions, cuts: NDArray[np.int64]) 
                     f"{as_text(bars.times[begin + row])} it is {known[row]:g}, but {values[row]:g} {so_far}; compute "
                     "it only from each bar and the bars before it."
                 )
-
-
-def _send(process: _Process, bars: Bars, start: int, stop: int) -> None:
-    rows = slice(start, stop)
-    arrays = {name: values[rows] for name, values in bars._asdict().items() if name != "columns"}
-    process.tell("add", arrays, {name: values[rows] for name, values in bars.columns.items()})

@@ -1,27 +1,28 @@
 """A process that computes a user's features from the bars so far, and holds no later ones.
 
-`causality_check` starts it. It reads requests from standard input and answers on standard output, both as pickles.
+`causality_check` starts it and orders runs; each order brings the bars that have come since the one before it.
 What a function remembers of earlier calls is then of earlier bars as well. What it reads from elsewhere is noted: it
 may be later bars.
 """
 
 import ast
-import os
-import pickle
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ml_pipeline.jobs.child import Parent, serve
 from ml_pipeline.trading.features.file_watch import PACKAGES, audited, watch_this_process
 
 # Numbers that a module may write down; one with more may hold data.
 _MOST_NUMBERS = 300
 _MOST_TEXT = 10_000
+COLUMN = "column:"
+"""Before the name of a feature_* column, among the arrays of bars."""
 
 
 class _OpenedFiles:
@@ -60,36 +61,40 @@ def _data_in(path: Path) -> str | None:
     return None
 
 
+def as_json(values: NDArray[Any]) -> tuple[str, list[Any]]:
+    """An array as an order brings it: its dtype and its numbers, those of times as whole ones."""
+    return values.dtype.str, (values.view(np.int64) if values.dtype.kind == "M" else values).tolist()
+
+
 class _GrowingBars:
     """The bars of one asset that have arrived so far."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, NDArray[Any]] = {}
-        self._columns: dict[str, NDArray[Any]] = {}
         self._size = 0
 
-    def add(self, arrays: dict[str, NDArray[Any]], columns: dict[str, NDArray[Any]]) -> None:
-        added = len(arrays["times"])
-        for known, more in ((self._arrays, arrays), (self._columns, columns)):
-            for name, values in more.items():
-                room = known.get(name)
-                if room is None or len(room) < self._size + added:
-                    larger = np.empty(max(2 * (self._size + added), 64), dtype=values.dtype)
-                    if room is not None:
-                        larger[: self._size] = room[: self._size]
-                    known[name] = room = larger
-                room[self._size : self._size + added] = values
+    def add(self, bars: Mapping[str, tuple[str, list[Any]]]) -> None:
+        added = len(bars["times"][1])
+        for name, (dtype, values) in bars.items():
+            room = self._arrays.get(name)
+            if room is None or len(room) < self._size + added:
+                larger = np.empty(max(2 * (self._size + added), 64), dtype)
+                if room is not None:
+                    larger[: self._size] = room[: self._size]
+                self._arrays[name] = room = larger
+            room[self._size : self._size + added] = np.array(values, dtype)
         self._size += added
 
     def bars(self) -> Any:
         from ml_pipeline.trading.features.formulas import Bars
 
-        columns = {name: values[: self._size].copy() for name, values in self._columns.items()}
         # Copies: a function that writes into its bars changes none of the next call's.
-        return Bars(**{name: values[: self._size].copy() for name, values in self._arrays.items()}, columns=columns)
+        arrays = {name: values[: self._size].copy() for name, values in self._arrays.items()}
+        columns = {name.removeprefix(COLUMN): arrays.pop(name) for name in [*arrays] if name.startswith(COLUMN)}
+        return Bars(**arrays, columns=columns)
 
 
-def _computed(feature: Any, growing: _GrowingBars, *, whole: bool) -> NDArray[np.float64] | str:
+def _computed(feature: Any, growing: _GrowingBars, *, whole: bool) -> list[float] | str:
     """The values, or why there are none."""
     bars = growing.bars()
     n = len(bars.close)
@@ -100,40 +105,30 @@ def _computed(feature: Any, growing: _GrowingBars, *, whole: bool) -> NDArray[np
         return str(error)
     if computed.shape != (n,):
         return f"it must give one value per bar, ({n},), but gave {computed.shape}."
-    return computed if whole else computed[-1:]
+    return (computed if whole else computed[-1:]).tolist()
 
 
-def serve(requests: Any, answers: Any) -> None:
-    """Answer requests until there are no more: ("begin",), ("add", arrays, columns) or ("compute", whole)."""
-    names: Sequence[str] = pickle.load(requests)
+def main(parent: Parent) -> int:
+    """Answer orders until the parent ends: {"names", "passed"}, then {"anew", "whole", "bars"} each time."""
+    first = parent.next_order()
+    for descriptor in first["passed"]:
+        with socket.socket(fileno=descriptor) as to_parent:
+            watch_this_process(to_parent)
     opened = _OpenedFiles()
     from ml_pipeline.trading.features.indicators import make_features
 
     opened.watching = True  # importing the user's module may read a file as well
-    features = [make_features(name)[0] for name in names]
+    features = [make_features(name)[0] for name in first["names"]]
     growing = _GrowingBars()
     while True:
-        try:
-            what, *arguments = pickle.load(requests)
-        except EOFError:
-            return
-        if what == "begin":
+        order = parent.next_order()
+        if order["anew"]:
             growing = _GrowingBars()
-        elif what == "add":
-            growing.add(*arguments)
-        else:
-            (whole,) = arguments
-            values = [_computed(feature, growing, whole=whole) for feature in features]
-            opened.look_at_modules()
-            pickle.dump((values, sorted(opened.seen)), answers)
-            answers.flush()
+        growing.add(order["bars"])
+        values = [_computed(feature, growing, whole=order["whole"]) for feature in features]
+        opened.look_at_modules()
+        parent.tell(values=values, opened=sorted(opened.seen))
 
 
 if __name__ == "__main__":
-    sys.path[:], passed = pickle.load(sys.stdin.buffer)
-    for descriptor in passed:  # before anything starts a thread, which would not be seen
-        with socket.socket(fileno=descriptor) as to_parent:
-            watch_this_process(to_parent)
-    private = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a function prints is no answer
-    serve(sys.stdin.buffer, private)
+    serve(main)
