@@ -72,7 +72,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: one chunk of the minibatch counted twice",
-        f"{RL}/compiled/minibatch_steps.py",
+        f"{RL}/compiled/kernel.py",
         "range(1, len(learner.gradients))",
         "range(0, len(learner.gradients))",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_the_gradient_is_that_of_autograd[-(8,)-tanh-discrete]",
@@ -86,7 +86,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: Adam without the correction of its mean",
-        f"{RL}/compiled/minibatch_steps.py",
+        f"{RL}/compiled/kernel.py",
         "correction / (1.0 - 0.9**n_steps)",
         "correction",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_steps_rows_and_norms_are_those_of_torch[minibatch-discrete]",
@@ -109,7 +109,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: a partial last minibatch is dropped",
-        f"{RL}/compiled/minibatch_steps.py",
+        f"{RL}/compiled/kernel.py",
         "range(0, n_samples, settings.minibatch_size)",
         "range(0, n_samples - settings.minibatch_size + 1, settings.minibatch_size)",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_steps_rows_and_norms_are_those_of_torch[minibatch-discrete]",
@@ -117,7 +117,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: target KL never stops",
-        f"{RL}/compiled/minibatch_steps.py",
+        f"{RL}/compiled/kernel.py",
         "> settings.kl_limit",
         "> math.inf",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_steps_end_before_the_one_that_would_go_further",
@@ -133,7 +133,7 @@ COMPILED = (
     ),
     Mutation(
         "compiled: Adam's own epsilon",
-        f"{RL}/compiled/minibatch_steps.py",
+        f"{RL}/compiled/kernel.py",
         "f32(settings.epsilon * correction)",
         "f32(1e-8 * correction)",
         f"{RL_TESTS}/update/test_compiled_steps.py::test_steps_rows_and_norms_are_those_of_torch[minibatch-discrete]",

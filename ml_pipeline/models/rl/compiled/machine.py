@@ -56,6 +56,83 @@ class Matrix(NamedTuple):
     column: int
 
 
+def _block(n_rows: int, n_columns: int) -> Any:
+    """A function of (c, z, a, b, i, j, k) that computes n_rows x n_columns numbers of C, from row i and column j on.
+
+    It is code in LLVM's vectors; from plain loops the compiler keeps sums in memory. Measured, 64 x 64 x 64: 145
+    GFLOP/s; the best of plain loops came to a third.
+    """
+    n_vectors = n_columns // LANES
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vector = ir.VectorType(context.get_data_type(types.float32), LANES)
+        *matrices, i, j, n_k = arguments
+        size = n_k.type
+
+        def opened(kind: Any, matrix: Any) -> tuple[Any, ...]:
+            array, *places = cgutils.unpack_tuple(builder, matrix)
+            return context.make_array(kind[0])(context, builder, array).data, *places
+
+        def at(start: Any, n: Any, step: Any) -> Any:
+            return builder.add(start, builder.mul(n, step))
+
+        def vectors_of(base: Any, start: Any) -> list[Any]:
+            offsets = [builder.add(start, size(v * LANES)) for v in range(n_vectors)]
+            return [builder.bitcast(builder.gep(base, [offset]), vector.as_pointer()) for offset in offsets]
+
+        def rows_of(base: Any, start: Any, row: Any, _: Any) -> list[list[Any]]:
+            first = builder.add(at(start, i, row), j)
+            return [vectors_of(base, at(first, row, size(r))) for r in range(n_rows)]
+
+        def everywhere(value: Any) -> Any:
+            nothing = ir.Constant(vector, ir.Undefined)
+            one = builder.insert_element(nothing, value, ir.IntType(32)(0))
+            return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), LANES), None))
+
+        fused = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.v{LANES}f32"
+        )
+        c, z, a, b = map(opened, signature.args, matrices)
+        a_data, a_start, a_row, a_column = a
+        b_data, b_start, b_row, _ = b
+        a_first, b_first = at(a_start, i, a_row), builder.add(b_start, j)
+        begun = [[builder.load(place, align=4) for place in row] for row in rows_of(*z)]
+        before, loop = builder.block, builder.append_basic_block("k")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        at_k = builder.phi(size)
+        sums = [[builder.phi(vector) for _ in row] for row in begun]
+        factors = [builder.load(place, align=4) for place in vectors_of(b_data, at(b_first, at_k, b_row))]
+        at_column = at(a_first, at_k, a_column)
+        for r, row in enumerate(sums):
+            value = builder.load(builder.gep(a_data, [at(at_column, a_row, size(r))]))
+            added = [builder.call(fused, [everywhere(value), *pair]) for pair in zip(factors, row, strict=True)]
+            for sum_, first, following in zip(row, begun[r], added, strict=True):
+                sum_.add_incoming(first, before)
+                sum_.add_incoming(following, loop)
+            begun[r] = added
+        next_k = builder.add(at_k, size(1))
+        at_k.add_incoming(size(0), before)
+        at_k.add_incoming(next_k, loop)
+        builder.cbranch(builder.icmp_signed("<", next_k, n_k), loop, done := builder.append_basic_block("done"))
+        builder.position_at_end(done)
+        for places, totals in zip(rows_of(*c), begun, strict=True):
+            for place, total in zip(places, totals, strict=True):
+                builder.store(total, place, align=4)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def block(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
+        return types.void(c, z, a, b, types.intp, types.intp, types.intp), generate
+
+    return block
+
+
+_wide_block, _narrow_block = _block(ROWS, WIDTH), _block(ROWS, LANES)
+_half_broad_block, _half_narrow_block = _block(HALF, BROAD), _block(HALF, LANES)
+_broad_row, _narrow_row = _block(1, BROAD), _block(1, LANES)
+
+
 @jit
 def product(c: Matrix, z: Matrix, a: Matrix, b: Matrix, sizes: tuple[int, int, int]) -> None:
     """C = Z + A B of these sizes (M, N, K), M a multiple of ROWS, N one of LANES, K > 0; Z may be C.
@@ -94,110 +171,6 @@ def product_of_any(c: Matrix, z: Matrix, a: Matrix, b: Matrix, sizes: tuple[int,
                     else:
                         _narrow_row(c, z, a, b, i, narrow, k)
         i += HALF if half else 1
-
-
-@intrinsic
-def _wide_block(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
-    """ROWS x WIDTH numbers of C, from row i and column j on."""
-    return _block(ROWS, WIDTH, c, z, a, b)
-
-
-@intrinsic
-def _narrow_block(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
-    """ROWS x LANES numbers of C, from row i and column j on."""
-    return _block(ROWS, LANES, c, z, a, b)
-
-
-@intrinsic
-def _half_broad_block(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
-    """HALF x BROAD numbers of C."""
-    return _block(HALF, BROAD, c, z, a, b)
-
-
-@intrinsic
-def _half_narrow_block(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
-    """HALF x LANES numbers of C."""
-    return _block(HALF, LANES, c, z, a, b)
-
-
-@intrinsic
-def _broad_row(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
-    """1 x BROAD numbers of C."""
-    return _block(1, BROAD, c, z, a, b)
-
-
-@intrinsic
-def _narrow_row(typingctx: Any, c: Any, z: Any, a: Any, b: Any, i: Any, j: Any, k: Any) -> Any:  # noqa: PLR0917
-    """1 x LANES numbers of C."""
-    return _block(1, LANES, c, z, a, b)
-
-
-def _block(n_rows: int, n_columns: int, *operands: Any) -> tuple[Any, Callable[..., Any]]:
-    """The signature for these types, and code in LLVM's vectors; from plain loops the compiler keeps sums in memory.
-
-    Measured, 64 x 64 x 64: 145 GFLOP/s; the best of plain loops came to a third.
-    """
-
-    n_vectors = n_columns // LANES
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = ir.VectorType(context.get_data_type(types.float32), LANES)
-        *matrices, i, j, n_k = arguments
-        size = n_k.type
-
-        def opened(kind: Any, matrix: Any) -> tuple[Any, ...]:
-            array, *places = cgutils.unpack_tuple(builder, matrix)
-            return context.make_array(kind[0])(context, builder, array).data, *places
-
-        def at(start: Any, n: Any, step: Any) -> Any:
-            return builder.add(start, builder.mul(n, step))
-
-        def vectors_of(base: Any, start: Any) -> list[Any]:
-            offsets = [builder.add(start, size(v * LANES)) for v in range(n_vectors)]
-            return [builder.bitcast(builder.gep(base, [offset]), vector.as_pointer()) for offset in offsets]
-
-        def rows_of(base: Any, start: Any, row: Any, _: Any) -> list[list[Any]]:
-            first = builder.add(at(start, i, row), j)
-            return [vectors_of(base, at(first, row, size(r))) for r in range(n_rows)]
-
-        def everywhere(value: Any) -> Any:
-            nothing = ir.Constant(vector, ir.Undefined)
-            one = builder.insert_element(nothing, value, ir.IntType(32)(0))
-            return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), LANES), None))
-
-        fused = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.v{LANES}f32"
-        )
-        c, z, a, b = map(opened, operands, matrices)
-        a_data, a_start, a_row, a_column = a
-        b_data, b_start, b_row, _ = b
-        a_first, b_first = at(a_start, i, a_row), builder.add(b_start, j)
-        begun = [[builder.load(place, align=4) for place in row] for row in rows_of(*z)]
-        before, loop = builder.block, builder.append_basic_block("k")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        at_k = builder.phi(size)
-        sums = [[builder.phi(vector) for _ in row] for row in begun]
-        factors = [builder.load(place, align=4) for place in vectors_of(b_data, at(b_first, at_k, b_row))]
-        at_column = at(a_first, at_k, a_column)
-        for r, row in enumerate(sums):
-            value = builder.load(builder.gep(a_data, [at(at_column, a_row, size(r))]))
-            added = [builder.call(fused, [everywhere(value), *pair]) for pair in zip(factors, row, strict=True)]
-            for sum_, first, following in zip(row, begun[r], added, strict=True):
-                sum_.add_incoming(first, before)
-                sum_.add_incoming(following, loop)
-            begun[r] = added
-        next_k = builder.add(at_k, size(1))
-        at_k.add_incoming(size(0), before)
-        at_k.add_incoming(next_k, loop)
-        builder.cbranch(builder.icmp_signed("<", next_k, n_k), loop, done := builder.append_basic_block("done"))
-        builder.position_at_end(done)
-        for places, totals in zip(rows_of(*c), begun, strict=True):
-            for place, total in zip(places, totals, strict=True):
-                builder.store(total, place, align=4)
-        return context.get_dummy_value()
-
-    return types.void(*operands, types.intp, types.intp, types.intp), generate
 
 
 _yield_processor = types.ExternalFunction("sched_yield", types.int32())

@@ -1,21 +1,28 @@
 """A whole update of a policy with a GRU or LSTM, compiled, and running its networks over sequences.
 
-Needs numba (extra `fast`); only `compiled_memory` and `compiled_steps` import it. The mathematics is that of
+D observation size, H units, both padded; G sums that inputs reach, R rows of a group of sequences. A step of a cell for
+one row is the same as that of torch's cells; every argument of it is a float32 (H,) of its own but `sums`, (4 H,). Its
+loops touch few arrays each: only then does the compiler check whether they are apart, and use vectors.
+Source: Hochreiter and Schmidhuber 1997, Long Short-Term Memory, with forget gates; Cho et al. 2014, arXiv:1406.1078.
+
+Needs numba (extra `fast`); only `compiled_networks` and `compiled_steps` import it. The mathematics is that of
 `GeneralActorCritic.over_sequences` and autograd's, with which the tests compare it. As in `compiled.kernel`, the number
 of threads changes no bit, and those of a row do not depend on what other rows there are, nor on how many.
 """
 
-from pathlib import Path
-from typing import Any
-
-from ml_pipeline.models.rl.compiled.layout import Activations, Workspace, last_layer, layer_of
+from ml_pipeline.models.rl.compiled.kernel import kept, steps_by
+from ml_pipeline.models.rl.compiled.layout import TANH, Activations, Networks, Workspace, last_layer, layer_of
 from ml_pipeline.models.rl.compiled.losses import Part, policy_slopes, value_slopes
-from ml_pipeline.models.rl.compiled.machine import TILE, Array, Matrix, jit, jit_entry
-from ml_pipeline.models.rl.compiled.minibatch_steps import steps_by
+from ml_pipeline.models.rl.compiled.machine import TILE, Array, Matrix, f32, jit, product, product_of_any
 from ml_pipeline.models.rl.compiled.perceptron import (
+    activate,
+    add,
     backward,
     backward_to_inputs,
+    copy,
     forward,
+    sigmoid,
+    tanh,
     transpose_from,
     transpose_part,
     whole_blocks,
@@ -32,13 +39,6 @@ from ml_pipeline.models.rl.compiled.recurrent.layout import (
     cell_of,
     pack,
 )
-from ml_pipeline.models.rl.compiled.recurrent.unrolling import add_biases, run, run_back
-from ml_pipeline.runtime.code_cache import keep_code
-
-
-def _kept(function: Any) -> Any:
-    """Compiled once for all processes, and again after a file of this folder or of the one above has changed."""
-    return keep_code(jit_entry(function), made_of=sorted(Path(__file__).parent.parent.rglob("*.py")))
 
 
 @jit
@@ -82,11 +82,11 @@ def _gradient(
     return kl
 
 
-update = _kept(steps_by(_prepare, _gradient))
+update = kept(steps_by(_prepare, _gradient))
 """The units are the networks."""
 
 
-@_kept
+@kept
 def evaluate(
     network: Recurrent, sequences: SequenceArrays, order: Array, workspace: RecurrentWorkspace, outputs: Outputs
 ) -> None:
@@ -136,3 +136,208 @@ def _write_outputs(n: int, n_rows: int, network: Recurrent, workspace: Recurrent
                     outputs.parameters[samples[s], a] = found[s, a]
             if gives_values:
                 outputs.values[samples[s]] = found[s, layer.outputs - 1]
+
+
+_AT_ONCE = 128  # rows whose products go into a sum, few enough for the cache nearest to a core
+
+
+@jit
+def add_biases(n: int, networks: Networks, cells: Cells) -> None:
+    """Fills cells.biases[n], the sums of the two biases."""
+    cell, n_sums = cell_of(cells, n), cells.n_sums
+    biases, parameters = cells.biases[n], networks.parameters
+    biases[:] = 0.0
+    add(biases[:n_sums], parameters[cell.input_bias : cell.input_bias + n_sums])
+    add(biases[len(biases) - n_sums :], parameters[cell.state_bias : cell.state_bias + n_sums])
+
+
+@jit
+def run(n: int, network: Recurrent, rows: Rows) -> None:
+    """Fills the history of network n with that of the rows."""
+    cells, packing, history, longest = network.cells, rows.packing, rows.history, rows.longest
+    cell, h, n_sums = cell_of(cells, n), cells.padded_units, cells.n_sums
+    width, n_rows = 4 * h, packing.first[longest]
+    sums = history.sums
+    _read_inputs(n_rows, cells, rows)
+    product(
+        Matrix(sums, 0, width, 1),
+        Matrix(cells.biases, n * width, 0, 1),
+        Matrix(history.x, 0, cells.padded_inputs, 1),
+        Matrix(network.networks.parameters, cell.of_inputs, n_sums, 1),
+        (whole_blocks(n_rows), n_sums, cells.inputs),
+    )
+    if n_sums < width:  # the sums that inputs do not reach
+        for r in range(n_rows):
+            copy(cells.biases[n, n_sums:], sums[r * width + n_sums :])
+    for t in range(longest):
+        begin, end = packing.first[t], packing.first[t + 1]
+        if t == 0:
+            _read_states(n, end, cells, rows)
+        else:
+            first = packing.first[t - 1]
+            before = slice(first * h, (first + end - begin) * h)
+            copy(history.hidden[before], history.before[begin * h :])
+            copy(history.carried[before], history.carried_before[begin * h :])
+        by_state = Matrix(sums, begin * width + width - n_sums, width, 1)
+        product_of_any(
+            by_state,
+            by_state,
+            Matrix(history.before, begin * h, h, 1),
+            Matrix(network.networks.parameters, cell.of_state, n_sums, 1),
+            (end - begin, n_sums, cells.units),
+        )
+        for r in range(begin, end):
+            own, units = slice(r * width, (r + 1) * width), slice(r * h, (r + 1) * h)
+            if cells.is_lstm:
+                lstm(
+                    sums[own],
+                    history.carried_before[units],
+                    history.carried[units],
+                    history.squashed[units],
+                    history.hidden[units],
+                )
+            else:
+                gru(sums[own], history.before[units], history.hidden[units])
+
+
+@jit
+def run_back(n: int, learner: RecurrentLearner, rows: Rows, gradient: Array, bias_slopes: Array) -> None:
+    """Adds to gradient, float32 (P,), from history.slopes; replaces these and history.sums by other slopes.
+
+    bias_slopes: float32 (4 H,), is overwritten.
+    """
+    cells, packing, history, longest = learner.cells, rows.packing, rows.history, rows.longest
+    cell, h, n_sums = cell_of(cells, n), cells.padded_units, cells.n_sums
+    width, n_rows = 4 * h, packing.first[longest]
+    sums, slopes, after = history.sums, history.slopes, 0
+    history.back[: packing.first[1] * h] = 0.0
+    for t in range(longest - 1, -1, -1):
+        begin, end = packing.first[t], packing.first[t + 1]
+        if after:
+            by_state = Matrix(slopes, begin * h, h, 1)
+            product_of_any(
+                by_state,
+                by_state,
+                Matrix(sums, end * width + width - n_sums, width, 1),
+                Matrix(learner.transposed, cell.of_state, h, 1),
+                (after, h, n_sums),
+            )
+        for r in range(begin, end):
+            own, units, of_segment = slice(r * width, (r + 1) * width), slice(r * h, (r + 1) * h), (r - begin) * h
+            back = history.back[of_segment : of_segment + h]
+            if cells.is_lstm:
+                lstm_backward(sums[own], history.carried_before[units], history.squashed[units], slopes[units], back)
+            else:
+                gru_backward(sums[own], history.before[units], slopes[units], back)
+        after = end - begin
+    bias_slopes[:] = 0.0
+    for r in range(n_rows):
+        add(bias_slopes, sums[r * width : (r + 1) * width])
+    add(gradient[cell.input_bias : cell.input_bias + n_sums], bias_slopes[:n_sums])
+    add(gradient[cell.state_bias : cell.state_bias + n_sums], bias_slopes[width - n_sums :])
+    for r in range(0, n_rows, _AT_ONCE):
+        n_some = min(_AT_ONCE, n_rows - r)
+        of_inputs, of_state = Matrix(gradient, cell.of_inputs, n_sums, 1), Matrix(gradient, cell.of_state, n_sums, 1)
+        inputs = Matrix(history.x, r * cells.padded_inputs, 1, cells.padded_inputs)
+        by_inputs = Matrix(sums, r * width, width, 1)
+        product(of_inputs, of_inputs, inputs, by_inputs, (cells.padded_inputs, n_sums, n_some))
+        states, by_state = Matrix(history.before, r * h, 1, h), Matrix(sums, r * width + width - n_sums, width, 1)
+        product(of_state, of_state, states, by_state, (h, n_sums, n_some))
+
+
+@jit
+def _read_inputs(n_rows: int, cells: Cells, rows: Rows) -> None:
+    x = rows.history.x[: n_rows * cells.padded_inputs].reshape(n_rows, cells.padded_inputs)
+    for r in range(n_rows):
+        for k in range(cells.inputs):
+            x[r, k] = rows.sequences.observations[rows.packing.samples[r], k]
+
+
+@jit
+def _read_states(n: int, n_segments: int, cells: Cells, rows: Rows) -> None:
+    """What the first rows, one for each segment, begin with."""
+    h, units, history, states = cells.padded_units, cells.units, rows.history, rows.sequences.state
+    place = n * states.shape[1] // len(cells.places)
+    for s in range(n_segments):
+        origin = rows.packing.origins[s]
+        for j in range(units):
+            history.before[s * h + j] = states[origin, place + j] if origin >= 0 else 0.0
+            if cells.is_lstm:
+                history.carried_before[s * h + j] = states[origin, place + units + j] if origin >= 0 else 0.0
+
+
+@jit
+def lstm(sums: Array, carried_before: Array, carried: Array, squashed: Array, hidden: Array) -> None:
+    """From sums of i, f, o and g to activations in their place, and to all but carried_before."""
+    h = len(hidden)
+    i, f, o, g = sums[:h], sums[h : 2 * h], sums[2 * h : 3 * h], sums[3 * h :]
+    _sigmoids(sums[: 3 * h])
+    activate(g, TANH)
+    for j in range(h):
+        carried[j] = f[j] * carried_before[j] + i[j] * g[j]
+    for j in range(h):
+        squashed[j] = tanh(carried[j])
+    for j in range(h):
+        hidden[j] = o[j] * squashed[j]
+
+
+@jit
+def lstm_backward(sums: Array, carried_before: Array, squashed: Array, slopes: Array, back: Array) -> None:
+    """From slopes by the hidden state, and back, those by what is carried, to slopes by the sums, in place of the
+    activations, and to those by carried_before, in place of back.
+    """
+    h = len(slopes)
+    i, f, o, g = sums[:h], sums[h : 2 * h], sums[2 * h : 3 * h], sums[3 * h :]
+    for j in range(h):
+        back[j] += slopes[j] * o[j] * (f32(1.0) - squashed[j] * squashed[j])
+    for j in range(h):
+        o[j] = slopes[j] * squashed[j] * o[j] * (f32(1.0) - o[j])
+    for j in range(h):
+        was = i[j]
+        i[j] = back[j] * g[j] * was * (f32(1.0) - was)
+        g[j] = back[j] * was * (f32(1.0) - g[j] * g[j])
+    for j in range(h):
+        was = f[j]
+        f[j] = back[j] * carried_before[j] * was * (f32(1.0) - was)
+        back[j] *= was
+
+
+@jit
+def gru(sums: Array, before: Array, hidden: Array) -> None:
+    """From sums of n's input part, r, z and n's state part to activations in place of the first three, and hidden."""
+    h = len(hidden)
+    n, r, z, of_state = sums[:h], sums[h : 2 * h], sums[2 * h : 3 * h], sums[3 * h :]
+    _sigmoids(sums[h : 3 * h])
+    for j in range(h):
+        n[j] += r[j] * of_state[j]
+    activate(n, TANH)
+    for j in range(h):
+        hidden[j] = n[j] + z[j] * (before[j] - n[j])
+
+
+@jit
+def gru_backward(sums: Array, before: Array, slopes: Array, back: Array) -> None:
+    """From slopes by the hidden state, of which back is a part, to slopes by the sums, in place of the activations, and
+    to the part of those by `before` that does not go through the sums, in place of back.
+    """
+    h = len(slopes)
+    n, r, z, of_state = sums[:h], sums[h : 2 * h], sums[2 * h : 3 * h], sums[3 * h :]
+    for j in range(h):
+        slopes[j] += back[j]
+    for j in range(h):
+        back[j] = slopes[j] * z[j]
+    for j in range(h):
+        was = z[j]
+        z[j] = slopes[j] * (before[j] - n[j]) * was * (f32(1.0) - was)
+        n[j] = slopes[j] * (f32(1.0) - was) * (f32(1.0) - n[j] * n[j])
+    for j in range(h):
+        was = r[j]
+        r[j] = n[j] * of_state[j] * was * (f32(1.0) - was)
+        of_state[j] = n[j] * was
+
+
+@jit
+def _sigmoids(x: Array) -> None:
+    """In place; float32 (n,)."""
+    for i in range(len(x)):
+        x[i] = sigmoid(x[i])

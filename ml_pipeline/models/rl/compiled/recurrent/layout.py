@@ -56,7 +56,7 @@ class Recurrent(NamedTuple):
 
 
 class RecurrentLearner(NamedTuple):
-    """As in `compiled.arguments`, and the cells below the networks."""
+    """As in `compiled.layout`, and the cells below the networks."""
 
     networks: Networks
     ends: Array
@@ -80,7 +80,7 @@ class SequenceArrays(NamedTuple):
 
 
 class RecurrentSamples(NamedTuple):
-    """As in `compiled.arguments`. In each of the orders the samples of a sequence follow each other."""
+    """As in `compiled.layout`. In each of the orders the samples of a sequence follow each other."""
 
     actions: Array
     inputs: Array
