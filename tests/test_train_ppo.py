@@ -16,7 +16,7 @@ import yaml
 from ml_pipeline import train_ppo
 from ml_pipeline.models.rl.core.probe_envs import CountingEnv, FaultyEnv
 from ml_pipeline.runs.state import read_state
-from ml_pipeline.trading import task
+from ml_pipeline.trading import configured_market
 from tests.training_commands import (
     EPISODES,
     REPOSITORY,
@@ -246,8 +246,8 @@ def test_the_market_of_several_seeds_is_loaded_once(tmp_path, monkeypatch):
         loaded.append(config)
         return usual(config)
 
-    usual = task.load_configured_market
-    monkeypatch.setattr(task, "load_configured_market", load)
+    usual = configured_market.load_configured_market
+    monkeypatch.setattr(configured_market, "load_configured_market", load)
     train(*SMALL, "--num-episodes", "1", "--n-workers", "0", *SEEDS, tmp_path / "base")
     assert len(loaded) == 1
     alone = ["--seed", "4", "--num-episodes", "1", "--n-workers", "0", "--checkpoint-dir", tmp_path / "alone"]

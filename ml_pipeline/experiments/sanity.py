@@ -26,6 +26,7 @@ from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import TradedMarket
 
 _N_ENVS = 16
 # What must be left of all that could be had by knowing every next return, as a part of it.
@@ -86,7 +87,7 @@ def run_checks(config: TradingConfig, sanity: SanityConfig) -> Iterator[Verdict]
     Raises UserError, before the first, where the market cannot be used or cannot be trained on.
     """
     market = load_configured_market(config)
-    TradingTask(config, sanity.seed, market=market).require_trainable()
+    TradedMarket(config, market=market).require_trainable()
     for check in (given_the_next_return, as_it_is, shuffled):
         yield check(market, config, sanity.total_timesteps, sanity.seed)
 
@@ -104,7 +105,7 @@ def given_the_next_return(market: MarketData, config: TradingConfig, steps: int,
         validation_fraction=config.validation_fraction,
     )
     task = TradingTask(config, seed, market=knowing)
-    test = task.split("test")
+    test = task.account.split("test")
     known = np.nan_to_num(returns[test.start : test.stop - 1])
     possible = float(np.abs(known).sum() / len(market.symbols))
     result = _trained(task, steps, seed)
@@ -142,7 +143,7 @@ def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -
     task = TradingTask(config, seed, market=with_returns_shuffled(market, np.random.default_rng(seed)))
     result = _trained(task, steps, seed)
     agent = result["agent"]["return"]
-    luck = _LUCK * result["agent"]["volatility"] * np.sqrt(task.split("test").n_bars / market.periods_per_year)
+    luck = _LUCK * result["agent"]["volatility"] * np.sqrt(task.account.split("test").n_bars / market.periods_per_year)
     holding = max(result["buy_and_hold"]["return"], 0.0)  # what any drift gives, to whoever is long of it
     told = [name for name in config.features if name.startswith(FEATURE_PREFIX)]
     suspects = f"; {', '.join(told)} may have been made from later bars" if told else ""
@@ -209,7 +210,8 @@ def _trained(task: TradingTask, steps: int, seed: int) -> dict[str, Any]:
     from ml_pipeline.config.ppo import PPOConfig
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 
-    envs = BatchedTradingEnv(task.bars_of("train"), _N_ENVS, task.rules, **task.training_settings())
+    traded = task.account
+    envs = BatchedTradingEnv(traded.bars_of("train"), _N_ENVS, traded.rules, **traded.training_settings())
     ppo = PPOConfig(n_steps=128, minibatch_size=256, n_epochs=4, learning_rate=1e-3, gamma=0.9, hidden_sizes=(32, 32))
     return task.evaluate(PPOTrainer(envs, ppo, total_timesteps=steps, seed=seed).train(progress=False).act)
 

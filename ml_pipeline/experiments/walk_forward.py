@@ -31,6 +31,7 @@ from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.splits import TrainingWindow, walk_forward_folds
 from ml_pipeline.trading.settings import TraderConfig, TradingConfig
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import TradedMarket
 
 _N_ENVS = 16
 
@@ -88,7 +89,7 @@ def main(argv: list[str], *, prog: str = "walk_forward") -> int:
 
 def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> Iterator[Evaluation]:
     """Train and trade, one fold after another. Raises UserError where the bars do not suffice for so many."""
-    whole = TradingTask(config, walk.seed, market=market)
+    whole = TradedMarket(config, market=market)
     folds = walk_forward_folds(
         whole.first_bar,
         market.n_bars,
@@ -99,7 +100,7 @@ def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> I
     )
     look = Look("walk-forward")  # one, at all folds
     for splits in folds:
-        task = whole.with_splits(splits)
+        task = TradingTask(config, walk.seed, accounts={"": whole.with_splits(splits)})
         yield closed_at_the_end(
             task.compare(_trained(task, walk.total_timesteps, walk.seed), "test", look=look).evaluation
         )

@@ -31,7 +31,7 @@ from ml_pipeline.trading.features.feature_stream import bars_to_warm_up
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.market.files import Reading
 from ml_pipeline.trading.market.timeframes import timeframe_ns
-from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import TradedMarket
 
 Answer = TypeVar("Answer")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.5, 30.0
@@ -70,7 +70,7 @@ def open_feed(config: PaperTradeConfig, policy: DeployedPolicy) -> Feed:
 def check_long_enough(replay: Path, policy: DeployedPolicy) -> None:
     """Raise UserError, as an evaluation does, about recorded bars that are too few for a decision."""
     market = _recorded(replay, policy)
-    TradingTask(replace(policy.config, data=replay), market=market, scaler=policy.scaler).evaluation_env("all")
+    TradedMarket(replace(policy.config, data=replay), market=market, scaler=policy.scaler).evaluation_env("all")
 
 
 def _recorded(replay: Path, policy: DeployedPolicy) -> MarketData:

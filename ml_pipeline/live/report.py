@@ -17,7 +17,7 @@ from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.market.bar_set import MarketBuffer
 from ml_pipeline.trading.market.splits import Split
 from ml_pipeline.trading.market.timeframes import Calendar, Timing
-from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import TradedMarket
 
 _FEWEST_ROWS = 3
 """With fewer rows there is nothing to judge."""
@@ -49,17 +49,17 @@ def write_session_report(
     market = tape.market()
     split = Split("test", first, first + len(ledger["time"]))
     config = replace(policy.config, data=None, initial_cash=rules.initial_cash)
-    task = TradingTask(config, market=market, scaler=policy.scaler, splits={"test": split})
-    env = task.evaluation_env("test")
+    traded = TradedMarket(config, market=market, scaler=policy.scaler, splits={"test": split})
+    env = traded.evaluation_env("test")
     evaluation = Evaluation(
         split="live",
         agent=ledger,
         buy_and_hold=buy_and_hold(env),
         equal_weight=equal_weight(env),
         random=random_policies(env, turnover_of=ledger),
-        calendar=task.market.calendar,
+        calendar=traded.market.calendar,
         rules=rules,
-        remarks=task.market.remarks,
+        remarks=traded.market.remarks,
     )
     try:
         write_page(folder / REPORT_FILE, evaluation)

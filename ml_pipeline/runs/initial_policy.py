@@ -12,7 +12,6 @@ from ml_pipeline.models.rl.algorithms.trainer import TrainedPolicy
 from ml_pipeline.runs.checkpoint import load_checkpoint, reading
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT
 from ml_pipeline.runs.train_config import TrainConfig, settings_in, train_config
-from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task
 from ml_pipeline.trading.task import TradingTask
 
 
@@ -51,7 +50,7 @@ def load_initial_policy(policy: TrainedPolicy, config: TrainConfig) -> None:
         policy.load_state_dict(state)
 
 
-def trading_task_as_begun(config: TrainConfig) -> TradingTask | SymbolsTask:
+def trading_task_as_begun(config: TrainConfig) -> TradingTask:
     """The trading task of these settings, its features scaled as those of the policy that `init_from` names.
 
     A run that goes on takes the scaling from its own checkpoint. Raises UserError where the policy observed otherwise.
@@ -63,4 +62,4 @@ def trading_task_as_begun(config: TrainConfig) -> TradingTask | SymbolsTask:
     saved = load_checkpoint(checkpoint)
     with reading(checkpoint):
         state = saved["task"]
-    return trading_task(config.trading, run.seed, scaled_as=state)
+    return TradingTask.scaled_as(state, config.trading, run.seed)

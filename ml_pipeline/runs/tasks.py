@@ -19,7 +19,6 @@ from ml_pipeline.monitoring.sinks import MetricsSink
 from ml_pipeline.runs.environments.ids import import_module_of
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task
 from ml_pipeline.trading.task import TradingTask
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """What is to be learned: `GymTask`, `TradingTask`, `SymbolsTask`, or one of your own."""
+    """What is to be learned: `GymTask`, `TradingTask`, or one of your own."""
 
     name: str
     """Of the default run folder."""
@@ -54,7 +53,7 @@ class Task(Protocol):
         """What the policy depends on besides its weights, for the checkpoint."""
 
 
-def make_task(config: TrainConfig) -> GymTask | TradingTask | SymbolsTask:
+def make_task(config: TrainConfig) -> GymTask | TradingTask:
     """A Gymnasium environment where the settings name one, else trading.
 
     Raises UserError where the environment or the market cannot be used.
@@ -66,7 +65,7 @@ def make_task(config: TrainConfig) -> GymTask | TradingTask | SymbolsTask:
         from ml_pipeline.runs.initial_policy import trading_task_as_begun  # reads a checkpoint, which takes torch
 
         return trading_task_as_begun(config)
-    return trading_task(config.trading, run.seed)
+    return TradingTask(config.trading, run.seed)
 
 
 def make_envs(
@@ -138,17 +137,12 @@ def make_trainer(
 
 def describe_task(task: Task) -> dict[str, Any]:
     """What is learned, and a fingerprint of what it is learned from: of two machines they are equal, or differ."""
-    if isinstance(task, SymbolsTask):
-        each = {symbol: one.fingerprint for symbol, one in task.tasks.items()}
-        return {"kind": "trading, one account per symbol", "symbols": [*task.symbols], "data": each}
     if isinstance(task, TradingTask):
-        market = task.market
-        return {
-            "kind": "trading",
-            "symbols": [*market.symbols],
-            "bars": market.n_bars,
-            "data": task.fingerprint,
-        }
+        if task.config.per_symbol:
+            each = {symbol: account.fingerprint for symbol, account in task.accounts.items()}
+            return {"kind": "trading, one account per symbol", "symbols": [*task.symbols], "data": each}
+        bars, (data,) = task.account.market.n_bars, task.fingerprints
+        return {"kind": "trading", "symbols": [*task.symbols], "bars": bars, "data": data}
     if isinstance(task, GymTask):
         return {"kind": "Gymnasium", "environment": task.env_id, "code": describe_environment(task.env_id)}
     return {"kind": f"{type(task).__module__}.{type(task).__qualname__}", "name": task.name}

@@ -32,7 +32,8 @@ from ml_pipeline.service.trading_vec_env import BatchedTradingVecEnv, BuiltFrom,
 from ml_pipeline.trading.envs.fast import FastTradingEnv
 from ml_pipeline.trading.episode_figures import EpisodeFiguresEnv
 from ml_pipeline.trading.market.synthetic import synthetic_market
-from ml_pipeline.trading.symbols_task import SymbolsTask
+from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import traded_markets
 
 Config = Mapping[str, Any] | str | Path | TrainConfig | AgentConfig
 # What starting workers raises where the system gives no processes, descriptors or shared memory. An AssertionError is
@@ -76,7 +77,7 @@ def build_vec_env(  # noqa: PLR0917  # as its users know it
     if n_envs is not None:
         _check_count(n_envs)
         agent.vectorized.require_allowed(n_envs)
-    task = SymbolsTask(_dealt(agent, symbols, data_dir).train.trading, agent.train.run.seed)
+    task = TradingTask(_dealt(agent, symbols, data_dir).train.trading, agent.train.run.seed)
     said = logger or logging.getLogger(__name__)
     for notice in task.notices:
         said.warning("%s", notice)
@@ -113,10 +114,10 @@ def get_optimal_n_envs(symbols: Sequence[str], data_dir: str | Path | None = Non
     _check_symbols(symbols)
     if data_dir is None and agent.train.trading.data is None:
         trading = replace(agent.train.trading, symbols=(), per_symbol=True)
-        task = SymbolsTask(trading, markets={"SYNTH": synthetic_market()})
+        task = TradingTask(trading, accounts=traded_markets(trading, {"SYNTH": synthetic_market()}))
         return _count_for(task, agent, n_symbols=len(symbols)).n_envs
     data_dir = agent.train.trading.data if data_dir is None else data_dir
-    return _count_for(SymbolsTask(_dealt(agent, symbols, data_dir).train.trading), agent).n_envs
+    return _count_for(TradingTask(_dealt(agent, symbols, data_dir).train.trading), agent).n_envs
 
 
 def _dealt(agent: AgentConfig, symbols: Sequence[str], data_dir: str | Path | None) -> AgentConfig:
@@ -157,13 +158,13 @@ def _check_count(n_envs: Any) -> None:
         raise UserError(f"n_envs must be a whole number of at least 1, or None to measure, but got {n_envs!r}.")
 
 
-def _count_for(task: SymbolsTask, agent: AgentConfig, n_symbols: int | None = None) -> EnvCount:
-    with closing(task.train_env_fns(len(task.tasks))[0]()) as env:
+def _count_for(task: TradingTask, agent: AgentConfig, n_symbols: int | None = None) -> EnvCount:
+    with closing(task.train_env_fns(len(task.accounts))[0]()) as env:
         cost = measure_step(env)
         assert isinstance(env.observation_space, spaces.Box)
         floats = agent.train.ppo.n_steps * int(np.prod(env.observation_space.shape))
     return choose_n_envs(
-        n_symbols or len(task.tasks),
+        n_symbols or len(task.accounts),
         cost,
         most=agent.vectorized.max_concurrent_envs,
         cores=usable_cores(),
@@ -172,7 +173,7 @@ def _count_for(task: SymbolsTask, agent: AgentConfig, n_symbols: int | None = No
     )
 
 
-def _monitor(path: str | Path | None, task: SymbolsTask) -> EpisodeMonitor | None:
+def _monitor(path: str | Path | None, task: TradingTask) -> EpisodeMonitor | None:
     return None if path is None else EpisodeMonitor(path, ", ".join(task.symbols))
 
 

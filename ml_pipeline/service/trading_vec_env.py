@@ -20,7 +20,7 @@ from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.monitoring.sinks import LineFile, first_line
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.episode_figures import EPISODE_FIGURES, BatchedEpisodeFiguresEnv
-from ml_pipeline.trading.symbols_task import SymbolsTask
+from ml_pipeline.trading.task import TradingTask
 
 SUFFIX = "monitor.csv"
 HEADER = ",".join(["r", "l", "t", *EPISODE_FIGURES])
@@ -79,7 +79,7 @@ def _lines(final_info: Mapping[str, Any], seconds: float) -> Iterable[str]:
 class BuiltFrom:
     """What environments were made of. config: of a run in them."""
 
-    task: SymbolsTask
+    task: TradingTask
     config: TrainConfig
 
 

@@ -21,7 +21,7 @@ from ml_pipeline.service.agent_config import AgentConfig, agent_config
 from ml_pipeline.service.env_builder import build_vec_env, get_optimal_n_envs
 from ml_pipeline.service.trading_vec_env import BatchedTradingVecEnv, BuiltFrom, TradingVecEnv
 from ml_pipeline.service.trainer_core import LOGGER, TrainerCore, file_logger, model_path
-from ml_pipeline.trading.symbols_task import SymbolsTask
+from ml_pipeline.trading.task import TradingTask
 
 
 class TrainerAgent:
@@ -240,8 +240,8 @@ def _run_of(own: TrainConfig, made: TrainConfig) -> Any:
     return replace(own.run, **{name: getattr(made.run, name) for name in names})
 
 
-def _first_of(task: SymbolsTask) -> Any:
-    return task.train_env_fns(len(task.tasks))[0]
+def _first_of(task: TradingTask) -> Any:
+    return task.train_env_fns(len(task.accounts))[0]
 
 
 __all__ = ["TrainerAgent"]

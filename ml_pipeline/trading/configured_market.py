@@ -1,11 +1,8 @@
 """The market that the settings describe, or one for each of its symbols: from files, or the built-in market."""
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-
-import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted
@@ -45,8 +42,10 @@ def calendar_of(inferred: Calendar, config: TradingConfig) -> Calendar:
     return inferred._replace(periods_per_year=float(given), reason="as given by periods_per_year")
 
 
-def load_single_markets(config: TradingConfig) -> dict[str, MarketData]:
-    """A market for each symbol of `config`, from the files of a folder, or from one file or the built-in market."""
+def load_markets(config: TradingConfig) -> dict[str, MarketData]:
+    """The market of `config` under ""; or, with `per_symbol`, one for each symbol, from its files or a common one."""
+    if not config.per_symbol:
+        return {"": load_configured_market(config)}
     if config.data is None:
         market = load_configured_market(config)
         return {symbol: market.select([symbol]) for symbol in market.symbols}
@@ -57,14 +56,6 @@ def load_single_markets(config: TradingConfig) -> dict[str, MarketData]:
         }
     found = find_symbol_files(config.data, config.symbols)
     return {symbol: _market_in(own, symbol, config) for symbol, own in found.items()}
-
-
-def fingerprint(market: MarketData) -> str:
-    """A text that differs where any bar of two markets does."""
-    digest = hashlib.blake2b(digest_size=16)
-    for values in (market.times, market.open, market.high, market.low, market.close, market.volume):
-        digest.update(np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
 
 
 def listed(symbols: Iterable[str], most: int = 8) -> str:

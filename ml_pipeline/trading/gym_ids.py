@@ -30,7 +30,7 @@ from ml_pipeline.trading.sections import TRADING_SECTIONS
 from ml_pipeline.trading.settings import TradingConfig
 
 if TYPE_CHECKING:
-    from ml_pipeline.trading.task import TradingTask
+    from ml_pipeline.trading.traded_market import TradedMarket
 
 
 _KINDS = {"TradingEnv-v1": "stateful", "StatefulTradingEnv-v1": "stateful", "FastTradingEnv-v1": "fast"}
@@ -57,17 +57,17 @@ def make_env(
 
     if render_mode not in {None, "rgb_array"} or (render_mode and kind == "fast"):
         raise UserError(f'render_mode must be None, or "rgb_array" with TradingEnv-v1, but got "{render_mode}".')
-    task = task_on(market, settings)
+    traded = traded_on(market, settings)
     if kind == "fast":
-        return task.train_env_fns(1)[0]()
-    training = task.training_settings()
+        return traded.train_env_fn()()
+    training = traded.training_settings()
     if "episode_length" not in settings:
         training["episode_length"] = None
-    return StatefulTradingEnv(task.bars_of(split), task.rules, **training, render_mode=render_mode)
+    return StatefulTradingEnv(traded.bars_of(split), traded.rules, **training, render_mode=render_mode)
 
 
-def task_on(market: Any, settings: Mapping[str, Any]) -> "TradingTask":
-    """The task on a path, a pandas or polars frame, `MarketData`, or, for None, the market that `settings` name.
+def traded_on(market: Any, settings: Mapping[str, Any]) -> "TradedMarket":
+    """What an account trades: a path, a pandas or polars frame, `MarketData`, or, for None, what `settings` name.
 
     settings: of `TradingConfig`. Raises UserError if the market or a setting cannot be used.
     """
@@ -78,7 +78,7 @@ def task_on(market: Any, settings: Mapping[str, Any]) -> "TradingTask":
     from ml_pipeline.trading.market.files import market_from_frame
     from ml_pipeline.trading.market.resampling import BarForm
     from ml_pipeline.trading.settings import TradingConfig
-    from ml_pipeline.trading.task import TradingTask
+    from ml_pipeline.trading.traded_market import TradedMarket
 
     known = [field.name for field in fields(TradingConfig)]
     if unknown := next((name for name in settings if name not in known), None):
@@ -100,7 +100,7 @@ def task_on(market: Any, settings: Mapping[str, Any]) -> "TradingTask":
             "timeframe, session, timezone and adjust_splits are for bars that are read; give a path or a data frame, "
             "or leave them out."
         )
-    return TradingTask(TradingConfig(**settings), market=market)
+    return TradedMarket(TradingConfig(**settings), market=market)
 
 
 for _name, _kind in _KINDS.items():
@@ -139,10 +139,10 @@ class FastTrainingEnv(FastTradingEnv):
         reward: Reward | type[Reward] | None = None,
     ) -> None:
         settings = _settings_of(cfg, features)
-        task = task_on(data, settings)
+        traded = traded_on(data, settings)
         length = {"episode_length": None} if "episode_length" not in settings else {}
-        settings = {**task.training_settings(), **length, **_own(reward)}
-        super().__init__(task.bars_of(split), task.rules, **settings)
+        settings = {**traded.training_settings(), **length, **_own(reward)}
+        super().__init__(traded.bars_of(split), traded.rules, **settings)
 
 
 class StatefulTradingEnv(stateful.StatefulTradingEnv):
@@ -163,9 +163,9 @@ class StatefulTradingEnv(stateful.StatefulTradingEnv):
         reward: Reward | type[Reward] | None = None,
         render_mode: Literal["rgb_array"] | None = None,
     ) -> None:
-        task = task_on(data, _settings_of(cfg, features))
-        settings = {**task.training_settings(), "episode_length": None, **_own(reward)}
-        super().__init__(task.bars_of(split), task.rules, **settings, render_mode=render_mode)
+        traded = traded_on(data, _settings_of(cfg, features))
+        settings = {**traded.training_settings(), "episode_length": None, **_own(reward)}
+        super().__init__(traded.bars_of(split), traded.rules, **settings, render_mode=render_mode)
 
 
 class TradingEnv(StatefulTradingEnv):

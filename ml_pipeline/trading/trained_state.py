@@ -41,7 +41,7 @@ class TrainedBars(NamedTuple):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TrainedBars | None":
-        """Those of a `TradingTask.state`; None of an older version's."""
+        """Those of a `TradedMarket.state`; None of an older version's."""
         try:
             first, last, length, symbols = state[TRAINED_BARS_KEY]
             return cls(str(np.datetime64(first)), str(np.datetime64(last)), int(length), tuple(symbols))
@@ -99,7 +99,7 @@ class TrainedState(NamedTuple):
 
 
 def read_state(state: Mapping[str, Any], config: TradingConfig) -> TrainedState:
-    """What `TradingTask.state` wrote, and the rest of the settings from `config`.
+    """What `TradedMarket.state` wrote, and the rest of the settings from `config`.
 
     Raises UserError if it is no such state.
     """

@@ -12,7 +12,6 @@ from ml_pipeline.config.run import OF_LAUNCH
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.tasks import Task, describe_task
 from ml_pipeline.runs.train_config import TrainConfig, train_config
-from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, IDENTITY_ATTRIBUTE
 
@@ -69,7 +68,7 @@ def warnings_of_task(task: Task) -> tuple[str, ...]:
 
     Raises UserError about a feature that does.
     """
-    if not isinstance(task, TradingTask | SymbolsTask):
+    if not isinstance(task, TradingTask):
         return ()
     return tuple(each.sentence for each in task.feature_warnings if each.kind in {"later bars", "files"})
 

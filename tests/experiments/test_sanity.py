@@ -36,7 +36,14 @@ def test_costs_are_those_given_for_the_data_as_they_are_alone(monkeypatch, capsy
     seen = []
 
     def remember(task, steps, seed):
-        seen.append((task.rules.fee_bps, task.rules.fixed_fee, task.rules.max_position, task.config.window))
+        seen.append(
+            (
+                task.account.rules.fee_bps,
+                task.account.rules.fixed_fee,
+                task.account.rules.max_position,
+                task.config.window,
+            )
+        )
         return {name: {"return": 0.0, "volatility": 0.1} for name in ("agent", "random", "buy_and_hold")}
 
     monkeypatch.setattr(sanity, "_trained", remember)

@@ -11,6 +11,7 @@ from ml_pipeline.trading.market.splits import Split
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import TradedMarket
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def folds():
             "validation": Split("validation", 190, 200),
             "test": Split("test", start, stop),
         }
-        task = TradingTask(config, market=market, splits=splits)
+        task = TradingTask(config, accounts={"": TradedMarket(config, market=market, splits=splits)})
         compared.append(closed_at_the_end(task.compare(lambda _: generator.uniform(-1, 1, 2)).evaluation))
     return compared
 

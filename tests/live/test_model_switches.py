@@ -13,7 +13,7 @@ from ml_pipeline.live.session_files import JOURNAL_FILE
 from ml_pipeline.runs.trained.restore import load_run, restore_policy
 from ml_pipeline.trading.evaluation.baselines import run_policy
 from ml_pipeline.trading.evaluation.report import write_ledger
-from ml_pipeline.trading.symbols_task import trading_task_from_state
+from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.trading.trained_state import under_conditions
 from ml_pipeline.tuning.promotion.model_store import ModelStore
 from tests.live.loop.sessions import deploy, session, write_prices
@@ -64,11 +64,11 @@ def acting(store, version, env, trading):
 def backtest_of_both(store, prices, path, *, second_after):
     """The ledger where v2 decides after this time."""
     config, saved = load_run(store.folder / "v1" / "best.pt")
-    task = trading_task_from_state(saved["task"], under_conditions(config.trading, {"data": prices}), 0)
+    task = TradingTask.from_state(saved["task"], under_conditions(config.trading, {"data": prices}), 0)
     env = task.evaluation_env("all")
     first, second = (acting(store, name, env, config.trading) for name in ("v1", "v2"))
-    first_bar = task.first_bar
-    times = [str(time)[:19] for time in task.market.times]
+    first_bar = task.account.first_bar
+    times = [str(time)[:19] for time in task.account.market.times]
     n_first = times.index(second_after) + 1 - first_bar
     n_decided = 0
 

@@ -77,7 +77,7 @@ MARKETS = (
     ),
     Mutation(
         "the scaler has seen the test split",
-        f"{TRADING}/task.py",
+        f"{TRADING}/traded_market.py",
         "return self.features.values[train.start - self.config.window + 1 : train.stop]",
         "return self.features.values[train.start - self.config.window + 1 :]",
         f"{TRADING_TESTS}/test_task.py::test_scaled_features_of_the_training_split_have_mean_0_and_deviation_1",
@@ -85,15 +85,15 @@ MARKETS = (
     ),
     Mutation(
         "a checkpoint's scaler is fitted anew",
-        f"{TRADING}/task.py",
-        "task = cls(trained.config, seed, market=market, scaler=trained.scaler)",
-        "task = cls(trained.config, seed, market=market)",
+        f"{TRADING}/traded_market.py",
+        "made = cls(trained.config, market=market, scaler=trained.scaler)",
+        "made = cls(trained.config, market=market)",
         f"{TRADING_TESTS}/test_task.py::test_a_checkpoint_judged_on_other_data_keeps_scaler_and_shape",
         "T2b",
     ),
     Mutation(
         "the best policy is chosen on the test split",
-        f"{TRADING}/task.py",
+        f"{TRADING}/traded_market.py",
         'split = self.split("validation")',
         'split = self.split("test")',
         f"{TRADING_TESTS}/test_task.py::test_the_best_policy_is_chosen_without_the_test_split",
@@ -109,7 +109,7 @@ MARKETS = (
     ),
     Mutation(
         "every worker is sent the whole market",
-        f"{TRADING}/task.py",
+        f"{TRADING}/traded_market.py",
         "market.mapped() if market.n_bytes > _WORTH_MAPPING else market",
         "market",
         f"{TRADING_TESTS}/test_task.py::test_a_large_market_is_mapped_and_goes_with_its_process",

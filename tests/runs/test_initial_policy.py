@@ -86,7 +86,7 @@ def test_features_are_scaled_as_the_earlier_policy_knows_them(trader, tmp_path):
     anew = trading_config(tmp_path / "anew", later)
     warm = trading_config(tmp_path / "warm", later, init_from=trader)
     theirs = load_checkpoint(trader / "best.pt")["task"]["scaler"]
-    assert make_task(warm).scaler.state() == theirs != make_task(anew).scaler.state()
+    assert make_task(warm).account.scaler.state() == theirs != make_task(anew).account.scaler.state()
     Run(warm, make_task(warm)).train()
     assert load_checkpoint(tmp_path / "warm" / "best.pt")["task"]["scaler"] == theirs
 
@@ -108,7 +108,7 @@ def test_each_symbol_keeps_its_scaling(tmp_path):
         tmp_path / "later", replace(each, train_fraction=0.2), n_envs=3, init_from=tmp_path / "first"
     )
     theirs = load_checkpoint(tmp_path / "first" / "best.pt")["task"]["each_symbol"]
-    for symbol, task in make_task(later).tasks.items():
+    for symbol, task in make_task(later).accounts.items():
         expected = FeatureScaler.from_state(theirs[symbol]["scaler"])
         np.testing.assert_array_equal(task.scaler.mean, expected.mean)
     with pytest.raises(UserError, match="not trained with per_symbol false"):

@@ -91,9 +91,9 @@ def test_a_frame_is_read_as_the_settings_say_and_a_market_that_is_read_already_r
     minutes = np.datetime64("2024-01-01", "us") + np.arange(3000) * np.timedelta64(1, "m")
     frame = pl.DataFrame({"time": minutes, "A:close": np.arange(1.0, 3001), "B:close": np.arange(1.0, 3001)})
     settings = {"timeframe": "5m", "session": "06:00-18:00", "symbols": ("B",), "features": ("log_return_1",)}
-    task = gym_ids.task_on(frame, settings)
+    task = gym_ids.traded_on(frame, settings)
     assert task.market.symbols == ("B",)
     assert task.market.timing.length == 300 * 10**9
     assert set(task.market.times.astype("datetime64[h]").astype(int) % 24) == set(range(6, 18))
     with pytest.raises(UserError, match="timeframe, session, timezone and adjust_splits are for bars that are read"):
-        gym_ids.task_on(task.market, {"timeframe": "1h"})
+        gym_ids.traded_on(task.market, {"timeframe": "1h"})

@@ -22,6 +22,7 @@ from ml_pipeline.trading.market.splits import Split
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import TradedMarket
 
 CONFIG = TradingConfig(features=("log_return_1", "rsi_14"), window=3, episode_length=20)
 MARKET = synthetic_market(n_bars=300)
@@ -62,7 +63,7 @@ def test_what_comes_after_the_training_split_changes_neither_scaler_nor_observat
 def test_the_best_policy_is_chosen_without_the_test_split():
     task = TradingTask(CONFIG, market=MARKET)
     scores = [task.score(_follow)]
-    validation, test = task.split("validation"), task.split("test")
+    validation, test = task.account.split("validation"), task.account.split("test")
     assert (validation.start, validation.stop, test.start) == (215, 257, 257)  # 16 + 70 %, 16 + 85 % of 284
     for first in (validation.start + 20, test.start):
         arrays = {name: getattr(MARKET, name).copy() for name in ("open", "high", "low", "close", "volume")}
@@ -93,20 +94,24 @@ def test_other_fractions_make_the_task_that_they_would_make_as_settings():
     anew = TradingTask(replace(CONFIG, train_fraction=0.4, validation_fraction=0.2), market=MARKET)
     assert (other.config, other.state()) == (anew.config, anew.state())
     for name in ("train", "validation", "test"):
-        assert other.split(name) == anew.split(name)
-        np.testing.assert_array_equal(other.bars_of(name).features, anew.bars_of(name).features)
+        assert other.account.split(name) == anew.account.split(name)
+        np.testing.assert_array_equal(other.account.bars_of(name).features, anew.account.bars_of(name).features)
     assert whole.state() == TradingTask(CONFIG, market=MARKET).state() != other.state()
+
+
+def _task_on(splits):
+    return TradingTask(CONFIG, accounts={"": TradedMarket(CONFIG, market=MARKET, splits=splits)})
 
 
 def test_the_score_is_that_of_a_ledger_and_of_a_long_split_that_of_its_end(monkeypatch):
     task = TradingTask(CONFIG, market=MARKET)
     equity = run_policy(task.evaluation_env("validation"), _follow)["equity"]
     assert task.score(_follow) == np.log(equity[-1] / equity[0])
-    monkeypatch.setattr("ml_pipeline.trading.task._MOST_SCORED", 20)
-    last = task.split("validation")
-    splits = {name: task.split(name) for name in ("train", "test")}
+    monkeypatch.setattr("ml_pipeline.trading.traded_market._MOST_SCORED", 20)
+    last = task.account.split("validation")
+    splits = {name: task.account.split(name) for name in ("train", "test")}
     splits["validation"] = Split("validation", last.stop - 20, last.stop)
-    assert task.score(_follow) == TradingTask(CONFIG, market=MARKET, splits=splits).score(_follow)
+    assert task.score(_follow) == _task_on(splits).score(_follow)
 
 
 def test_scaled_features_of_the_training_split_have_mean_0_and_deviation_1():
@@ -157,7 +162,7 @@ def test_a_checkpoint_judged_on_other_data_keeps_scaler_and_shape():
     task = TradingTask(replace(CONFIG, allow_short=False), market=MARKET)
     state = json.loads(json.dumps(task.state()))
     again = TradingTask.from_state(state, TradingConfig(fee_bps=1))
-    assert again.market.n_bars == 12_000
+    assert again.account.market.n_bars == 12_000
     assert again.state() == task.state()
     env, trained = again.evaluation_env("all"), task.evaluation_env()
     assert env.observation_space == trained.observation_space
@@ -168,8 +173,8 @@ def test_a_checkpoint_judged_on_other_data_keeps_scaler_and_shape():
 def test_a_checkpoint_finds_its_symbols_in_a_larger_market(monkeypatch):
     market = synthetic_market(n_bars=300, n_symbols=3)
     task = TradingTask(CONFIG, market=market.select(["SYNTH3", "SYNTH1"]))
-    monkeypatch.setattr("ml_pipeline.trading.task.load_configured_market", lambda config: market)
-    assert TradingTask.from_state(task.state(), CONFIG).market.symbols == ("SYNTH3", "SYNTH1")
+    monkeypatch.setattr("ml_pipeline.trading.traded_market.load_configured_market", lambda config: market)
+    assert TradingTask.from_state(task.state(), CONFIG).symbols == ("SYNTH3", "SYNTH1")
     one = TradingTask(CONFIG, market=MARKET)
     with pytest.raises(UserError, match=r"on 1 symbol \(SYNTH\), but the data have 3.*; use data with the same number"):
         TradingTask.from_state(one.state(), CONFIG)
@@ -232,7 +237,7 @@ def test_one_constant_feature_more_than_are_named_is_one_other():
 )
 def test_real_markets_are_traded_from_end_to_end(market_file, name, periods, n_assets):
     task = TradingTask(TradingConfig(data=market_file(name)))
-    assert task.market.periods_per_year == periods
+    assert task.account.market.periods_per_year == periods
     for split in ("train", "test"):
         env = task.evaluation_env(split)
         env.action_space.seed(0)
@@ -242,25 +247,25 @@ def test_real_markets_are_traded_from_end_to_end(market_file, name, periods, n_a
             observation, reward, *_ = env.step(env.action_space.sample())
             assert np.all(np.isfinite(observation))
             assert np.isfinite(reward)
-    assert len(task.market.symbols) == n_assets
+    assert len(task.account.market.symbols) == n_assets
 
 
 @pytest.mark.slow
 def test_a_large_market_is_mapped_and_goes_with_its_process(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("ml_pipeline.trading.task._WORTH_MAPPING", 0)
+    monkeypatch.setattr("ml_pipeline.trading.traded_market._WORTH_MAPPING", 0)
     script = (
-        "import ml_pipeline.trading.task as t, sys\n"
+        "import ml_pipeline.trading.traded_market as t\n"
         "from ml_pipeline.trading.market.synthetic import synthetic_market\n"
         "t._WORTH_MAPPING = 0\n"
-        "task = t.TradingTask(t.TradingConfig(), market=synthetic_market(n_bars=300))\n"
-        "print(task.train_env_fns(1)[0]().market.close.filename)\n"
+        "traded = t.TradedMarket(t.TradingConfig(), market=synthetic_market(n_bars=300))\n"
+        "print(traded.train_env_fn()().market.close.filename)\n"
     )
     path = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     assert path.endswith("close.npy")
     assert not Path(path).parent.exists()
     env = TradingTask(CONFIG, market=MARKET).train_env_fns(1)[0]()
-    plain = TradingTask(CONFIG, market=MARKET).bars_of("train")
+    plain = TradedMarket(CONFIG, market=MARKET).bars_of("train")
     twin = cloudpickle.loads(cloudpickle.dumps(env.market))
     np.testing.assert_array_equal(twin.features, plain.features)
     assert isinstance(twin.features, np.memmap)
@@ -317,7 +322,7 @@ def test_rules_that_would_refuse_what_exploring_tries_do_not_train(changes, trai
 
 def test_a_task_shows_its_market():
     task = TradingTask(TradingConfig())
-    assert repr(task) == f"TradingTask({task.market!r})"
+    assert repr(task) == f"TradingTask({task.account.market!r})"
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["a market", "a file"])
@@ -338,17 +343,17 @@ def test_the_number_of_bars_per_year_can_be_given(given):
 
 def test_other_splits_are_those_of_a_task_made_with_them_and_look_for_leaks_once(monkeypatch):
     looked = []
-    monkeypatch.setattr("ml_pipeline.trading.task.check_features", lambda *_, **__: looked.append(1) or ())
+    monkeypatch.setattr("ml_pipeline.trading.traded_market.check_features", lambda *_, **__: looked.append(1) or ())
     splits = {
         "train": Split("train", 60, 200),
         "validation": Split("validation", 200, 240),
         "test": Split("test", 240, 299),
     }
-    whole, made = TradingTask(CONFIG, market=MARKET), TradingTask(CONFIG, market=MARKET, splits=splits)
-    for task in (whole.with_splits(splits), whole.with_splits(splits)):
-        assert task.split("test") == splits["test"]
-        assert task.state() == made.state()
-        assert task.notices == made.notices
-        np.testing.assert_array_equal(task.bars_of("test").features, made.bars_of("test").features)
+    whole, made = TradedMarket(CONFIG, market=MARKET), TradedMarket(CONFIG, market=MARKET, splits=splits)
+    for traded in (whole.with_splits(splits), whole.with_splits(splits)):
+        assert traded.split("test") == splits["test"]
+        assert traded.state() == made.state()
+        assert traded.notices == made.notices
+        np.testing.assert_array_equal(traded.bars_of("test").features, made.bars_of("test").features)
     assert whole.split("test") != splits["test"]
     assert len(looked) == 2  # of the whole and of the one that was made

@@ -5,8 +5,8 @@ import pytest
 
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import traded_markets
 from ml_pipeline.trading.trained_state import TrainedBars, as_saved, under_conditions
 
 CONFIG = TradingConfig(features=("log_return_1", "rsi_3"), sell_fee_bps=9.0, periods_per_year=7.0)
@@ -45,7 +45,8 @@ def test_a_state_is_compared_with_one_of_an_older_version_without_what_that_lack
 
 
 def test_so_is_that_of_several_symbols():
-    now = SymbolsTask(replace(CONFIG, per_symbol=True), markets={"A": MARKET, "B": MARKET}).state()
+    config = replace(CONFIG, per_symbol=True)
+    now = TradingTask(config, accounts=traded_markets(config, {"A": MARKET, "B": MARKET})).state()
     older = {"each_symbol": {name: _without_ranges(own) for name, own in now["each_symbol"].items()}}
     assert as_saved(now, older) == older
     fewer = {"each_symbol": {"A": older["each_symbol"]["A"]}}
@@ -54,32 +55,33 @@ def test_so_is_that_of_several_symbols():
 
 def test_ranges_are_of_the_training_split_and_stay_those_of_the_training_on_other_data():
     task = TradingTask(CONFIG, market=MARKET)
-    train = task.split("train")
-    np.testing.assert_array_equal(task.ranges.high, task.features.values[train.start : train.stop].max(axis=0))
+    train = task.account.split("train")
+    seen = task.account.features.values[train.start : train.stop]
+    np.testing.assert_array_equal(task.account.ranges.high, seen.max(axis=0))
     later = task.with_fractions(train=0.3, validation=0.15)
-    assert later.ranges.high.tolist() != task.ranges.high.tolist()
+    assert later.account.ranges.high.tolist() != task.account.ranges.high.tolist()
     elsewhere = TradingTask.from_state(task.state(), replace(CONFIG, data=None))
     assert elsewhere.state()["feature_ranges"] == task.state()["feature_ranges"]
 
 
 def test_bars_that_were_trained_on_are_counted_in_an_evaluation_of_others():
     trained = TradingTask(CONFIG, market=MARKET)
-    last = trained.split("train").stop
+    last = trained.account.split("train").stop
     task = TradingTask(CONFIG, market=MARKET.bars(last - 40, 200))
     assert task.about_training("all") == ()  # of no policy's training
-    task.trained_bars = TrainedBars.from_state(trained.state())
+    task.account.trained_bars = TrainedBars.from_state(trained.state())
     (said,) = task.about_training("all")
-    n_inside = 40 - task.split("all").start
-    assert said.startswith(f"{n_inside} of the {task.split('all').n_bars} bars were trained on (from ")
+    n_inside = 40 - task.account.split("all").start
+    assert said.startswith(f"{n_inside} of the {task.account.split('all').n_bars} bars were trained on (from ")
     assert task.about_training("test") == ()
-    task.trained_bars = task.trained_bars._replace(symbols=("OTHER",))
+    task.account.trained_bars = task.account.trained_bars._replace(symbols=("OTHER",))
     assert task.about_training("all") == ()
 
 
 def test_bars_of_another_length_than_in_training_are_named():
     task = TradingTask(CONFIG, market=MARKET)
     trained = TrainedBars.from_state(task.state())
-    task.trained_bars = trained._replace(length_ns=24 * trained.length_ns, symbols=("OTHER",))
+    task.account.trained_bars = trained._replace(length_ns=24 * trained.length_ns, symbols=("OTHER",))
     (said,) = task.about_training("test")
     assert said.startswith("the policy was trained on bars of 24")
 

@@ -16,8 +16,8 @@ from ml_pipeline.runs.tasks import describe_environment, describe_task
 from ml_pipeline.trading.market.data import market_fingerprint
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import traded_markets
 from ml_pipeline.tuning.search import space as searched
 from ml_pipeline.tuning.search.space import read_space
 from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, feature_warnings
@@ -186,7 +186,7 @@ def test_of_several_accounts_the_symbol_whose_data_differ_is_named() -> None:
     config = TradingConfig(features=("log_return_1",), per_symbol=True)
     markets = {symbol: _market().select([symbol]) for symbol in ("AAA", "BBB")}
     other = {**markets, "BBB": dataclasses.replace(markets["BBB"], volume=markets["BBB"].volume + 1)}
-    one, two = (describe_task(SymbolsTask(config, markets=each)) for each in (markets, other))
+    one, two = (describe_task(TradingTask(config, accounts=traded_markets(config, each))) for each in (markets, other))
     (difference,) = differences({"task": one}, {"task": two})
     assert difference.startswith("data BBB: ")
 

@@ -75,7 +75,7 @@ def retrain(folder: Path) -> Outcome:
         config = replace(config, trading=trading)
     base = make_task(config)
     assert isinstance(base, TradingTask)
-    task = RetrainingTask(config.trading, config.run.seed, market=base.market, scaler=base.scaler)
+    task = RetrainingTask(config.trading, config.run.seed, accounts=base.accounts)
     if not (run / RETURNS_FILE).is_file():
         result = Run(config, task, checkpoint=checkpoint).train()
         if result.status != "finished":
@@ -186,7 +186,7 @@ def _judged(run: Path) -> JudgedTrial:
 def _origin(
     order: RetrainOrder, folder: Path, task: TradingTask, incumbent: Incumbent, trial: JudgedTrial
 ) -> dict[str, Any]:
-    market = task.market
+    market = task.account.market
     bars: Mapping[str, Any] = {"first": str(market.times[0]), "last": str(market.times[-1]), "count": market.n_bars}
     return {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),

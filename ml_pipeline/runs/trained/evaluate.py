@@ -16,7 +16,7 @@ from ml_pipeline.runs.trained.configs import EvaluationStart
 from ml_pipeline.runs.trained.deployed import EVALUATIONS_FOLDER, is_version_folder
 from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
 from ml_pipeline.trading.evaluation.looks import LOOKED_AT, Look, looks_in_words, read_looks
-from ml_pipeline.trading.symbols_task import trading_task_from_state
+from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.trading.trained_state import under_conditions
 
 
@@ -54,7 +54,7 @@ def _evaluate_trading(
     if start.config.eval_episodes is not None:
         raise UserError("--eval-episodes is for Gymnasium environments; a market is evaluated in one pass.")
     trading = under_conditions(config.trading, start.changes)
-    task = trading_task_from_state(saved["task"], trading, config.run.seed)
+    task = TradingTask.from_state(saved["task"], trading, config.run.seed)
     split = start.config.split or ("all" if "data" in start.changes else "test")
     with closing(task.evaluation_env(split)) as env:
         # Before the policy acts on features that see ahead.

@@ -18,7 +18,7 @@ from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.train_config import TrainConfig, settings_in, train_config
 from ml_pipeline.runs.trained.deployed import CURRENT, resolved
 from ml_pipeline.trading.evaluation.looks import LOOKED_AT, Look, record_look
-from ml_pipeline.trading.symbols_task import trading_task_from_state
+from ml_pipeline.trading.task import TradingTask
 
 if TYPE_CHECKING:
     from ml_pipeline.runs.sb3.policy import SB3Policy
@@ -111,7 +111,7 @@ def make_saved_env(
         return GymTask.of(run).evaluation_env(render_mode=render_mode)
     if render_mode == "human":
         raise UserError("A market has no window to be shown in; record it instead, such as by --video run.mp4.")
-    task = trading_task_from_state(task_state, config.trading, run.seed)
+    task = TradingTask.from_state(task_state, config.trading, run.seed)
     if split in LOOKED_AT:
         record_look(Look("enjoy"), task.fingerprints)
     return task.evaluation_env(split, render_mode=render_mode)

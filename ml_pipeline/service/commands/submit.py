@@ -32,7 +32,7 @@ from ml_pipeline.runs.train_command_line import (
 from ml_pipeline.runs.train_config import TrainConfig, layered, train_config
 from ml_pipeline.service.channel import ask_service
 from ml_pipeline.service.submission import flat_settings, new_run_id, submitted_config
-from ml_pipeline.trading.configured_market import load_configured_market, load_single_markets
+from ml_pipeline.trading.configured_market import load_markets
 from ml_pipeline.trading.envs.actions import action_space
 from ml_pipeline.trading.market.symbol_files import find_symbol_files
 from ml_pipeline.trading.settings import TradingConfig
@@ -182,10 +182,7 @@ def check_task(config: TrainConfig) -> None:
 
 def _n_assets(trading: TradingConfig) -> int:
     """How many assets a policy trades at once. Raises UserError, as `train` does, if their data cannot be read."""
-    if trading.per_symbol:
-        load_single_markets(trading)
-        return 1
-    return len(load_configured_market(trading).symbols)
+    return len(next(iter(load_markets(trading).values())).symbols)
 
 
 def _env_actions(config: TrainConfig) -> gymnasium.Space | None:

@@ -22,7 +22,6 @@ from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.restore import find_policy, load_run, restore_policy
 from ml_pipeline.trading.evaluation.uncertainty import long_run_covariance
 from ml_pipeline.trading.market.data import FloatArray
-from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task_from_state
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.study_identity import warnings_of_task
 from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, measure_validation_returns
@@ -118,9 +117,9 @@ class SavedPolicy:
         """How it acts in an environment. Raises UserError where it was made for other spaces."""
         return restore_policy(self.config, env, self.saved, self.checkpoint).act
 
-    def trading_task(self, of: TrainConfig) -> TradingTask | SymbolsTask:
+    def trading_task(self, of: TrainConfig) -> TradingTask:
         """The market of these settings, as this policy observes and trades it: its own features and scaling."""
-        return trading_task_from_state(self.saved["task"], of.trading, of.run.seed)
+        return TradingTask.from_state(self.saved["task"], of.trading, of.run.seed)
 
     def feature_warnings(self) -> tuple[str, ...]:
         """Sentences about its features that may see ahead, on the data that it was trained on."""

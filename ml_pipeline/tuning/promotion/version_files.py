@@ -25,8 +25,8 @@ from ml_pipeline.runs.tasks import describe_task
 from ml_pipeline.runs.trained.configs import SUFFIXES, ExportConfig, Format
 from ml_pipeline.runs.trained.deployed import version_number
 from ml_pipeline.runtime.files import read_regular
-from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import TradedMarket
 
 if TYPE_CHECKING:
     from ml_pipeline.tuning.promotion.comparison import SavedPolicy
@@ -100,15 +100,15 @@ def _same_figure(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
 
 
-def _described(task: GymTask | TradingTask | SymbolsTask) -> dict[str, Any]:
+def _described(task: GymTask | TradingTask) -> dict[str, Any]:
     described = describe_task(task)
-    tasks = task.tasks if isinstance(task, SymbolsTask) else {"": task} if isinstance(task, TradingTask) else {}
-    spans = {symbol: {name: _span(each, name) for name in ("train", "validation")} for symbol, each in tasks.items()}
+    accounts = task.accounts if isinstance(task, TradingTask) else {}
+    spans = {symbol: {name: _span(own, name) for name in ("train", "validation")} for symbol, own in accounts.items()}
     return {**described, **({"splits": spans.get("", spans)} if spans else {})}
 
 
-def _span(task: TradingTask, name: str) -> dict[str, Any]:
-    split, times = task.split(name), task.market.times
+def _span(traded: TradedMarket, name: str) -> dict[str, Any]:
+    split, times = traded.split(name), traded.market.times
     return {"first": str(times[split.start]), "last": str(times[split.stop - 1]), "bars": split.n_bars}
 
 

@@ -23,7 +23,6 @@ from ml_pipeline.runs.report_heading import write_report_heading
 from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runs.trained.restore import load_run, restore_policy
 from ml_pipeline.trading.evaluation.looks import Look
-from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task_from_state
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.tuning.report.test_opening import (
     WINNER_TEST_FOLDER,
@@ -237,14 +236,14 @@ def held_out_test(run_folder: Path) -> HeldOutTest:
     return HeldOutTest("the test split", digest, lambda folder, look: _trade(task, act, folder, look, run_folder))
 
 
-def _trading_task(config: TrainConfig, saved: Mapping[str, Any]) -> TradingTask | SymbolsTask:
-    task = trading_task_from_state(saved["task"], config.trading, config.run.seed)
+def _trading_task(config: TrainConfig, saved: Mapping[str, Any]) -> TradingTask:
+    task = TradingTask.from_state(saved["task"], config.trading, config.run.seed)
     _ = task.notices  # raises where a feature sees ahead
     return task
 
 
 def _trade(
-    task: TradingTask | SymbolsTask, act: Callable[[Any], Any], folder: Path, look: Look, run_folder: Path
+    task: TradingTask, act: Callable[[Any], Any], folder: Path, look: Look, run_folder: Path
 ) -> Mapping[str, Any]:
     with report_folder(folder):
         figures = task.evaluate(act, "test", folder, page=True, look=look)

@@ -16,13 +16,13 @@ from ml_pipeline.models.rl.core.arguments import KnownCost
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import Task, make_task
 from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.trading.configured_market import load_configured_market, load_single_markets
+from ml_pipeline.trading.configured_market import load_markets
 from ml_pipeline.trading.evaluation.baselines import EquityPath
 from ml_pipeline.trading.features.leaks import FeatureWarning
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import traded_markets
 from ml_pipeline.tuning.study_files import RETURNS_FILE
 from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, returns_of_paths
 
@@ -36,7 +36,7 @@ class TrialTask:
         self.returns: ValidationReturns | None = None
         """What the best policy earned on the validation split, once the run has finished; None without a market."""
         self._task = task
-        self._market_task = task if isinstance(task, TradingTask | SymbolsTask) else None
+        self._market_task = task if isinstance(task, TradingTask) else None
         self._is_resumed = is_resumed
         self._best = -math.inf
         self._best_paths: Sequence[EquityPath] = ()
@@ -91,12 +91,11 @@ class TaskSource:
     def __init__(self) -> None:
         self._costs: dict[str, KnownCost] = {}
         self._gym_tasks: dict[str, GymTask] = {}
-        self._markets: dict[str, MarketData] = {}
-        self._symbols_markets: dict[str, dict[str, MarketData]] = {}
-        self._trading_tasks: dict[str, TradingTask | SymbolsTask] = {}
-        self._split_tasks: dict[str, TradingTask | SymbolsTask] = {}
+        self._markets: dict[str, dict[str, MarketData]] = {}
+        self._trading_tasks: dict[str, TradingTask] = {}
+        self._split_tasks: dict[str, TradingTask] = {}
 
-    def task(self, config: TrainConfig) -> GymTask | TradingTask | SymbolsTask:
+    def task(self, config: TrainConfig) -> GymTask | TradingTask:
         """The task that `make_task` makes. Raises UserError as it does."""
         run = config.run
         if run.env_id is None:
@@ -127,44 +126,36 @@ class TaskSource:
         bars earlier. Raises UserError as `task`.
         """
         whole, of_base = self._unsplit(config), self._unsplit(base)
-        if isinstance(whole, SymbolsTask) and isinstance(of_base, SymbolsTask):
-            pairs = [(task, of_base.tasks[symbol]) for symbol, task in whole.tasks.items()]
-        else:
-            assert isinstance(whole, TradingTask)
-            assert isinstance(of_base, TradingTask)
-            pairs = [(whole, of_base)]
-        if all(task.first_bar == its_base.first_bar for task, its_base in pairs):
+        pairs = [(account, of_base.accounts[symbol]) for symbol, account in whole.accounts.items()]
+        if all(account.first_bar == its_base.first_bar for account, its_base in pairs):
             return {}
         train, both = 1.0, 1.0
-        for task, its_base in pairs:
+        for account, its_base in pairs:
             splits = its_base.splits_by(train=base.train_fraction, validation=base.validation_fraction)
-            usable = task.market.n_bars - task.first_bar
-            train = min(train, (splits["train"].stop - task.first_bar) / usable)
-            both = min(both, (splits["validation"].stop - task.first_bar) / usable)
+            usable = account.market.n_bars - account.first_bar
+            train = min(train, (splits["train"].stop - account.first_bar) / usable)
+            both = min(both, (splits["validation"].stop - account.first_bar) / usable)
         return {"train_fraction": train, "validation_fraction": both - train}
 
-    def _unsplit(self, config: TradingConfig) -> TradingTask | SymbolsTask:
+    def _unsplit(self, config: TradingConfig) -> TradingTask:
         """A task of these settings whose splits nobody asks for."""
         known = replace(config, train_fraction=_ANY_FRACTION, validation_fraction=_ANY_FRACTION)
         return _kept(self._trading_tasks, repr(known), lambda: self._whole(config))
 
-    def _split(self, config: TradingConfig) -> TradingTask | SymbolsTask:
-        def make() -> TradingTask | SymbolsTask:
+    def _split(self, config: TradingConfig) -> TradingTask:
+        def make() -> TradingTask:
             whole = self._unsplit(config)
             _ = whole.notices  # looks for leaks, once for all copies of the task
             return whole.with_fractions(train=config.train_fraction, validation=config.validation_fraction)
 
         return _kept(self._split_tasks, repr(config), make)
 
-    def _whole(self, config: TradingConfig) -> TradingTask | SymbolsTask:
+    def _whole(self, config: TradingConfig) -> TradingTask:
         """The task of these settings, on the market that was loaded once."""
         read = (config.bar_time, config.form(), config.dialect(), config.faults(), config.periods_per_year)
-        source = (config.data, config.symbols, *read)
-        if config.per_symbol:
-            markets = _kept(self._symbols_markets, repr(source), lambda: load_single_markets(config))
-            return SymbolsTask(config, markets=markets)
-        market = _kept(self._markets, repr(source), lambda: load_configured_market(config))
-        return TradingTask(config, market=market)
+        source = (config.data, config.symbols, config.per_symbol, *read)
+        markets = _kept(self._markets, repr(source), lambda: load_markets(config))
+        return TradingTask(config, accounts=traded_markets(config, markets))
 
 
 def _kept(kept: dict[str, Made], key: str, make: Callable[[], Made]) -> Made:

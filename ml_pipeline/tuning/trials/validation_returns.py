@@ -26,7 +26,7 @@ _UNREADABLE = (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError,
 
 
 class ScoredTask(Protocol):
-    """`TradingTask` and `SymbolsTask` are."""
+    """`TradingTask` is."""
 
     def scored_paths(self, act: Act) -> tuple[EquityPath, ...]: ...
 

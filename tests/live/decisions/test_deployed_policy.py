@@ -17,8 +17,8 @@ from ml_pipeline.trading.market.bar_set import bar_sets_of
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.market.timeframes import Calendar
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import traded_markets
 
 TRADING = TradingConfig(features=("log_return_1", "rsi_3"), window=2)
 ONE, TWO = (synthetic_market(n_bars=80, n_symbols=n) for n in (1, 2))
@@ -85,7 +85,9 @@ def test_a_deployed_model_is_read_through_current_once(tmp_path):
 
 
 def test_what_cannot_trade_one_account_is_refused_in_a_sentence(tmp_path):
-    each = SymbolsTask(replace(TRADING, per_symbol=True), markets={"A": ONE, "B": ONE})
+    each = TradingTask(
+        per_symbol := replace(TRADING, per_symbol=True), accounts=traded_markets(per_symbol, {"A": ONE, "B": ONE})
+    )
     folder, *_ = saved_policy(tmp_path / "each", change=lambda saved: saved.update(task=each.state()))
     with pytest.raises(UserError, match="trained with per_symbol, an account for each symbol"):
         load_deployed_policy(folder)
@@ -107,8 +109,8 @@ def test_a_scaler_of_other_features_is_refused(tmp_path):
 def test_a_checkpoint_holds_the_ranges_of_features_in_training_and_out_of_them_is_told(tmp_path):
     folder, task, _ = saved_policy(tmp_path / "run")
     deployed = load_deployed_policy(folder)
-    train = task.split("train")
-    seen = task.features.values[train.start - 1 : train.stop]
+    train = task.account.split("train")
+    seen = task.account.features.values[train.start - 1 : train.stop]
     np.testing.assert_array_equal(deployed.ranges.low, seen.min(axis=0))
     np.testing.assert_array_equal(deployed.ranges.high, seen.max(axis=0))
     jump = replace(ONE, close=np.where(np.arange(80)[:, None] == 79, 10 * ONE.close, ONE.close))
@@ -123,8 +125,8 @@ def test_a_checkpoint_holds_the_ranges_of_features_in_training_and_out_of_them_i
 def test_of_an_older_checkpoint_what_its_scaler_does_not_clip_is_the_range(tmp_path):
     folder, task, _ = saved_policy(tmp_path / "run", change=lambda saved: saved["task"].pop("feature_ranges"))
     ranges = load_deployed_policy(folder).ranges
-    np.testing.assert_array_equal(ranges.low, task.scaler.mean - 5 * task.scaler.deviation)
-    assert not load_deployed_policy(folder).ranges.outside(task.scaler.mean, ("a", "b"))
+    np.testing.assert_array_equal(ranges.low, task.account.scaler.mean - 5 * task.account.scaler.deviation)
+    assert not load_deployed_policy(folder).ranges.outside(task.account.scaler.mean, ("a", "b"))
 
 
 @pytest.mark.parametrize("action_mode", ["discrete", "target_weights"])
@@ -175,7 +177,7 @@ def test_a_policy_of_stable_baselines3_acts_as_in_an_evaluation(tmp_path, algori
     folder, task, policy = saved_policy(tmp_path / "run", run=RunConfig(algorithm=algorithm))
     deployed = load_deployed_policy(folder)
     decider = ready(deployed)
-    features = task._prepared.features
+    features = task.account._prepared.features
     observation = np.concatenate([features[-2], features[-1], [0.0]]).astype(np.float32)
     assert decider.observation([0.0]).tobytes() == observation.tobytes()
     assert decider.decide([0.0]).action == policy.act(observation)

@@ -70,7 +70,7 @@ def deploy(folder, market, trading=TRADING, *, seed=1, change=lambda saved: None
 def live_ledger(task, deployed, market, *, restart_at=None):
     """(equity, cash, positions) bar by bar of the loop: one bar at a time through the decider and the kernel."""
     decider = PolicyRunner(deployed, market.symbols, market.timing)
-    prepared, rules = task.bars_of("all"), deployed.rules
+    prepared, rules = task.account.bars_of("all"), deployed.rules
     offset = market.n_bars - prepared.n_bars
     closings = prepared.closings(rules.fill_at) if rules.flat_at_close else None
     account = decision = fills = None
@@ -104,13 +104,13 @@ def live_ledger(task, deployed, market, *, restart_at=None):
 
 def backtest_ledger(task, policy):
     ledger = run_policy(task.evaluation_env("all"), policy.act)
-    names = ["equity", "cash", *(f"position_{symbol}" for symbol in task.market.symbols)]
+    names = ["equity", "cash", *(f"position_{symbol}" for symbol in task.account.market.symbols)]
     return np.stack([ledger[name] for name in names], axis=1)
 
 
 def assert_same(task, policy, deployed, **settings):
     backtest = backtest_ledger(task, policy)
-    live = live_ledger(task, deployed, task.market, **settings)
+    live = live_ledger(task, deployed, task.account.market, **settings)
     assert live.tobytes() == backtest.tobytes()
     assert np.count_nonzero(np.diff(backtest[:, 2:], axis=0)) > 5  # it traded
 
@@ -156,5 +156,5 @@ def test_choices_follow_what_was_filled_whatever_is_missing(tmp_path_factory, se
     trading = replace(TRADING, features=("log_return_1", "rsi_3"), action_mode="discrete", window=1)
     market = minutes(2, seed=seed, n_bars=90, missing=0.4)
     task, policy, live = deploy(tmp_path_factory.mktemp("run"), market, trading, seed=seed % 1000)
-    backtest, bar_by_bar = backtest_ledger(task, policy), live_ledger(task, live, task.market)
+    backtest, bar_by_bar = backtest_ledger(task, policy), live_ledger(task, live, task.account.market)
     assert bar_by_bar.tobytes() == backtest.tobytes()

@@ -23,7 +23,6 @@ from ml_pipeline.trading.evaluation.baselines import run_policy
 from ml_pipeline.trading.evaluation.report import write_ledger
 from ml_pipeline.trading.market.data import MarketData, market_from_arrays
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.symbols_task import trading_task_from_state
 from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.trading.trained_state import under_conditions
 
@@ -79,7 +78,7 @@ def backtest(model: Path, prices: Path, path: Path, **changes: Any) -> bytes:
     """The ledger that `evaluate MODEL --data PRICES` writes."""
     config, saved = load_run(model / "best.pt")
     trading = under_conditions(config.trading, {"data": prices, **changes})
-    task = trading_task_from_state(saved["task"], trading, config.run.seed)
+    task = TradingTask.from_state(saved["task"], trading, config.run.seed)
     env = task.evaluation_env("all")
     policy = restore_policy(config, env, saved, model / "best.pt")
     write_ledger(path, run_policy(env, policy.act))

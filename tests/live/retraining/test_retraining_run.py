@@ -126,7 +126,7 @@ def test_it_learns_from_the_bars_before_those_that_judge_it(tmp_path, model):
 
 def test_the_splits_are_training_then_judging_up_to_the_end():
     config = walk_forward(TRADING, bars := synthetic_market(), validation=0.2)
-    splits = RetrainingTask(config, market=bars).splits_by(
+    splits = RetrainingTask(config, market=bars).account.splits_by(
         train=config.train_fraction, validation=config.validation_fraction
     )
     first, n = splits["train"].start, bars.n_bars
@@ -143,7 +143,7 @@ def test_few_bars_are_split_or_refused_in_a_sentence(embargo, expected):
     enough = market(15 + 8 + 2 * embargo)
     config = walk_forward(trading, enough, validation=0.2)
     task = RetrainingTask(config, market=enough)
-    assert [task.split(name).n_bars for name in ("train", "validation", "test")] == expected
+    assert [task.account.split(name).n_bars for name in ("train", "validation", "test")] == expected
 
 
 @pytest.mark.parametrize("begin", ["deployed", "anew"])

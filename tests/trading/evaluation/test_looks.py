@@ -8,8 +8,8 @@ import pytest
 from ml_pipeline.trading.evaluation.looks import LOOKS_FILE, Look, looks_in_words, read_looks, record_look
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import traded_markets
 
 DATA = "0123456789abcdef"
 
@@ -65,7 +65,8 @@ def test_a_look_is_written_before_the_policy_sees_a_bar(market):
 
 def test_an_evaluation_of_several_accounts_is_one_look_at_the_data_of_each(market):
     markets = {"A": market, "B": synthetic_market(n_bars=401)}
-    task = SymbolsTask(TradingConfig(features=("log_return_1",), per_symbol=True), markets=markets)
+    config = TradingConfig(features=("log_return_1",), per_symbol=True)
+    task = TradingTask(config, accounts=traded_markets(config, markets))
     task.evaluate(_hold, "test")
     assert len(task.fingerprints) == 2
     assert [len(read_looks([each])) for each in task.fingerprints] == [1, 1]

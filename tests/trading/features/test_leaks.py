@@ -123,7 +123,7 @@ def test_a_column_that_tells_a_little_too_much_is_told(market):
     returns = np.nan_to_num(np.diff(np.log(market.close), axis=0, append=np.nan))
     hint = 0.25 * returns + 0.75 * np.random.default_rng(0).normal(0, returns.std(), returns.shape)
     task = TradingTask(TradingConfig(features=("feature_mine", "rsi_14")), market=_with_column(market, hint))
-    task.require_trainable()
+    task.account.require_trainable()
     (notice,) = task.notices
     assert notice.startswith("SYNTH:feature_mine has a rank correlation of 0.")
     assert notice.endswith("was each value known when its bar closed?")
@@ -147,7 +147,9 @@ def test_a_column_that_no_feature_observes_is_named(market):
     said = "columns of the data that are not observed: feature_mine; --features names those to observe"
     assert said in " ".join(TradingTask(TradingConfig(features=("rsi_14",)), market=mine).notices)
     for name in ("feature_mine", "feature_*"):
-        assert "not observed" not in " ".join(TradingTask(TradingConfig(features=(name,)), market=mine)._notices)
+        assert "not observed" not in " ".join(
+            TradingTask(TradingConfig(features=(name,)), market=mine).account._notices
+        )
 
 
 def test_absence_is_a_feature():
@@ -217,7 +219,9 @@ def test_an_accepted_feature_is_trained_with_and_its_reason_is_kept(market):
     assert not any(warning.is_doubt for warning in task.feature_warnings)
     assert task.notices[-1].endswith('Accepted: "an exchange says it before".')
     with pytest.raises(UserError, match='--accept-feature feature_mine "why" trains with it'):
-        TradingTask(TradingConfig(features=("feature_mine",)), market=_with_column(market, ahead)).require_trainable()
+        TradingTask(
+            TradingConfig(features=("feature_mine",)), market=_with_column(market, ahead)
+        ).account.require_trainable()
 
 
 @pytest.mark.usefixtures("module")
@@ -226,7 +230,7 @@ def test_a_function_that_changes_with_later_bars_cannot_be_accepted(market):
         features=("my_features:next_return",), accept_feature=("my_features:next_return", "I want it")
     )
     with pytest.raises(UserError, match="sees ahead"):
-        TradingTask(config, market=market).require_trainable()
+        TradingTask(config, market=market).account.require_trainable()
 
 
 @pytest.mark.parametrize("given", [("feature_mine",), ("feature_mine", "known", "rsi_14")])
@@ -244,7 +248,7 @@ def test_an_empty_reason_is_named_with_its_feature(reason):
 def test_only_a_feature_in_use_is_accepted(market):
     config = TradingConfig(features=("rsi_14",), accept_feature=("rsi_15", "known"))
     with pytest.raises(UserError, match=r'accept_feature names "rsi_15", which is not observed.*"rsi_14"'):
-        TradingTask(config, market=market).require_trainable()
+        TradingTask(config, market=market).account.require_trainable()
 
 
 def _predictable(kind):
@@ -300,7 +304,7 @@ def test_a_columns_daily_value_is_refused_on_minutes():
     with pytest.raises(
         UserError, match="Feature MADE:feature_x is the log return since open of the day from its first"
     ):
-        task.require_trainable()
+        task.account.require_trainable()
 
 
 @pytest.mark.parametrize("write", [np.sign, np.array])
@@ -312,7 +316,7 @@ def test_the_move_that_a_session_still_has_to_make_is_refused(write):
         market=replace(market, columns={"feature_x": to_come[:, None]}),
     )
     with pytest.raises(UserError, match=r"Feature MADE:feature_x (follows|is) .* of the day.* from later bars"):
-        told.require_trainable()
+        told.account.require_trainable()
 
 
 @pytest.mark.usefixtures("module")
@@ -329,7 +333,7 @@ def test_a_function_that_reads_a_file_is_measured_as_a_column_is(tmp_path, monke
     with pytest.raises(
         UserError, match=r"my_features:from_file has a rank correlation of 0\.9\d .* made from later bars"
     ):
-        TradingTask(config, market=market).require_trainable()
+        TradingTask(config, market=market).account.require_trainable()
 
 
 @pytest.mark.usefixtures("module")

@@ -96,7 +96,7 @@ def test_each_is_one_sentence(tmp_path, wrong, settings, sentence):
 
 def _env(tmp_path, **settings):
     task = TradingTask(TradingConfig(data=_write(tmp_path), features=FEATURES, **settings))
-    env = StatefulTradingEnv(task.bars_of("train"), task.rules)
+    env = StatefulTradingEnv(task.account.bars_of("train"), task.account.rules)
     env.reset(seed=0)
     return env
 

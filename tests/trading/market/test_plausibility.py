@@ -31,7 +31,7 @@ def test_a_price_far_outside_its_bar_is_refused_with_its_row_or_dropped_and_list
     with pytest.raises(UserError, match=sentence):
         load_market(outside(100))
     task = TradingTask(TradingConfig(data=outside(100), drop_bad_rows=True))
-    assert task.market.n_bars == N - 1
+    assert task.account.market.n_bars == N - 1
     assert any("left out: A.csv row 51 (line 52): open of A is 10" in notice for notice in task.notices)
 
 
@@ -40,8 +40,8 @@ def test_a_bar_outside_its_range_is_never_filled_and_that_is_said(outside):
     said = "A: open or close lies outside low..high in 1 bar, first at 2023-02-21; check how the bars were made; orders"
     assert any(notice.startswith(said) for notice in task.notices)
     for fill_at in ("next_open", "close"):
-        _, _, fillable = task.bars_of("train").fill_tables(fill_at)
-        bad = 50 - task.first_bar
+        _, _, fillable = task.account.bars_of("train").fill_tables(fill_at)
+        bad = 50 - task.account.first_bar
         assert list(np.flatnonzero(~fillable[:, 0])) == [bad - 1 if fill_at == "next_open" else bad]
     market = load_market(outside(1 + 1e-7))  # what rounding does
     assert market.outside is None

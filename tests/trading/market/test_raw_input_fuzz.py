@@ -69,7 +69,7 @@ def _told_or_finite(make_market):
         assert ";" in said, said  # the remedy
         return said
     for split in ("train", "test"):
-        _walk(StatefulTradingEnv(task.bars_of(split), task.rules, window=2))
+        _walk(StatefulTradingEnv(task.account.bars_of(split), task.account.rules, window=2))
     return None
 
 
@@ -178,7 +178,9 @@ def _env(mode, kind):
     bars = _bars()
     mine = {"feature_mine": bars["feature_mine"]}
     task = TradingTask(config, market=market_from_arrays(SYMBOLS, DAYS, bars["close"], columns=mine))
-    return task.evaluation_env("train") if kind == "stateful" else FastTradingEnv(task.bars_of("train"), task.rules)
+    if kind == "stateful":
+        return task.evaluation_env("train")
+    return FastTradingEnv(task.account.bars_of("train"), task.account.rules)
 
 
 @settings(max_examples=COSTLY)

@@ -192,8 +192,8 @@ def test_settings_reach_the_market(written):
     path = written(_frame(_new_york(days=8)))
     config = TradingConfig(data=path, timeframe="5m", session="09:30-16:00", timezone="America/New_York")
     task = TradingTask(config)
-    assert task.market.n_bars == 8 * 78
-    assert task.market.timing.clock == config.form().clock
+    assert task.account.market.n_bars == 8 * 78
+    assert task.account.market.timing.clock == config.form().clock
     with pytest.raises(UserError, match="A has no bar in the session; check --session and --timezone"):
         TradingTask(TradingConfig(data=written(_frame(_new_york(days=1)[:60])), session="09:30-16:00"))
 

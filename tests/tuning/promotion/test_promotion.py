@@ -15,7 +15,7 @@ from ml_pipeline.runs.trained import export
 from ml_pipeline.runs.trained.deployed import warned_of
 from ml_pipeline.runs.trained.load_policy import load_policy
 from ml_pipeline.trading.evaluation.looks import Look, looks_in_words, read_looks, record_look
-from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import TradedMarket
 from ml_pipeline.tuning.promotion import promotion as promotion_module
 from ml_pipeline.tuning.promotion import version_files
 from ml_pipeline.tuning.promotion.comparison import FEWEST_EPISODES, SavedPolicy, compare_on_validation
@@ -177,8 +177,8 @@ def test_an_opening_that_only_the_folder_tells_of_is_told_as_well(toy, store, ca
 
 def test_promotion_never_reads_the_test_split(toy, store, markets, monkeypatch):
     read = []
-    split = TradingTask.split
-    monkeypatch.setattr(TradingTask, "split", lambda self, name: (read.append(name), split(self, name))[1])
+    split = TradedMarket.split
+    monkeypatch.setattr(TradedMarket, "split", lambda self, name: (read.append(name), split(self, name))[1])
     add_trial(*toy, markets[1], value=1.0)
     promoted(toy, store)
     add_trial(*toy, markets[0], value=2.0)
@@ -280,7 +280,7 @@ def test_a_version_says_how_often_the_test_part_of_its_data_was_looked_at(toy, s
     add_trial(study, folder, markets[0], value=1.0)
     policy = SavedPolicy(markets[0])
     task = policy.trading_task(policy.config)
-    study.set_user_attr(IDENTITY_ATTRIBUTE, {"task": {"data": task.fingerprint}})
+    study.set_user_attr(IDENTITY_ATTRIBUTE, {"task": {"data": task.account.fingerprint}})
     record_look(Look("evaluate of elsewhere/best.pt"), task.fingerprints)
     found = promoted(toy, store)
     (sentence,) = found.version.promotion["looks_at_test"]

@@ -10,7 +10,7 @@ from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import StopRequest
-from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import TradedMarket
 from ml_pipeline.tuning.study_files import RETURNS_FILE
 from ml_pipeline.tuning.trials.trial_run import report_interval
 from ml_pipeline.tuning.trials.validation_returns import read_validation_returns
@@ -138,7 +138,7 @@ def test_what_the_storage_raises_is_raised_once_the_run_is_saved(tmp_path):
 
 
 def test_the_test_split_is_never_read(tmp_path, monkeypatch):
-    usual = TradingTask.split
+    usual = TradedMarket.split
     asked = []
 
     def split(task, name):
@@ -147,7 +147,7 @@ def test_the_test_split_is_never_read(tmp_path, monkeypatch):
             raise AssertionError(f"the {name} split was read")
         return usual(task, name)
 
-    monkeypatch.setattr(TradingTask, "split", split)
+    monkeypatch.setattr(TradedMarket, "split", split)
     outcome = train(trial_runs(tmp_path, TRADING), WatchedTrial())
     assert outcome.state == "complete"
     assert {*asked} == {"train", "validation"}

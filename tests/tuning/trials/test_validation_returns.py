@@ -8,8 +8,8 @@ from ml_pipeline.trading.evaluation.baselines import EquityPath, run_policy
 from ml_pipeline.trading.evaluation.metrics import sharpe
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.symbols_task import SymbolsTask
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.trading.traded_market import traded_markets
 from ml_pipeline.tuning.study_files import RETURNS_FILE
 from ml_pipeline.tuning.trials import validation_returns
 from ml_pipeline.tuning.trials.validation_returns import (
@@ -17,6 +17,7 @@ from ml_pipeline.tuning.trials.validation_returns import (
     mean_returns,
     measure_validation_returns,
     read_validation_returns,
+    returns_of_paths,
 )
 
 CONFIG = TradingConfig(features=("log_return_1", "rsi_14"), window=3, fee_bps=20.0)
@@ -38,17 +39,17 @@ def test_the_returns_are_those_of_the_validation_ledger_after_costs(task):
     np.testing.assert_array_equal(measured.returns, ledger["equity"][1:] / ledger["equity"][:-1] - 1)
     np.testing.assert_array_equal(measured.time, ledger["time"][1:])
     assert ledger["costs_paid"][-1] > 0
-    assert measured.periods_per_year == task.market.periods_per_year
+    assert measured.periods_per_year == task.account.market.periods_per_year
     assert measured.sharpe == sharpe(measured.returns, measured.periods_per_year)
-    test = task.split("test")
-    assert measured.time[-1] < task.market.times[test.start]
+    test = task.account.split("test")
+    assert measured.time[-1] < task.account.market.times[test.start]
 
 
 def test_together_they_are_the_score(task, monkeypatch):
     assert np.log1p(measure_validation_returns(task, follow).returns).sum() == pytest.approx(
         task.score(follow), abs=1e-12
     )
-    monkeypatch.setattr("ml_pipeline.trading.task._MOST_SCORED", 20)  # the end of a long split
+    monkeypatch.setattr("ml_pipeline.trading.traded_market._MOST_SCORED", 20)  # the end of a long split
     measured = measure_validation_returns(task, follow)
     assert len(measured) == 19
     assert np.log1p(measured.returns).sum() == pytest.approx(task.score(follow), abs=1e-12)
@@ -56,9 +57,10 @@ def test_together_they_are_the_score(task, monkeypatch):
 
 def test_of_an_account_per_symbol_they_are_the_mean_of_the_accounts():
     markets = {f"S{i}": synthetic_market(i, n_bars=400) for i in range(3)}
-    task = SymbolsTask(TradingConfig(features=CONFIG.features, window=3, per_symbol=True), markets=markets)
+    config = TradingConfig(features=CONFIG.features, window=3, per_symbol=True)
+    task = TradingTask(config, accounts=traded_markets(config, markets))
     together = measure_validation_returns(task, follow)
-    alone = [measure_validation_returns(each, follow).returns for each in task.tasks.values()]
+    alone = [returns_of_paths([each.scored_path(follow)]).returns for each in task.accounts.values()]
     np.testing.assert_allclose(together.returns, np.mean(alone, axis=0), atol=1e-15)
     assert len({each.sum() for each in alone}) == 3
 

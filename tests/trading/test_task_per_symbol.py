@@ -9,7 +9,6 @@ import pytest
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.trading.market.synthetic import synthetic_market
 from ml_pipeline.trading.settings import TradingConfig
-from ml_pipeline.trading.symbols_task import SymbolsTask, trading_task, trading_task_from_state
 from ml_pipeline.trading.task import TradingTask
 from tests.service.forex_files import write_folder, write_market
 
@@ -27,7 +26,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def task(folder):
-    return SymbolsTask(replace(CONFIG, data=folder, symbols=("GBPUSD", "EURUSD")))
+    return TradingTask(replace(CONFIG, data=folder, symbols=("GBPUSD", "EURUSD")))
 
 
 def alone(folder, symbol):
@@ -53,12 +52,12 @@ def test_files_of_bid_and_ask_are_one_symbol(tmp_path):
         ]
         (tmp_path / f"FOREX_EURUSD_{side}.csv").write_text("\n".join([rows[0], *priced]))
     write_market(tmp_path / "GBPUSD.csv", seed=1, n_bars=200)
-    (together,) = SymbolsTask(replace(CONFIG, data=tmp_path, symbols=("EURUSD",))).tasks.values()
+    (together,) = TradingTask(replace(CONFIG, data=tmp_path, symbols=("EURUSD",))).accounts.values()
     assert together.market.symbols == ("EURUSD",)
     np.testing.assert_allclose(together.market.half_spread, 0.001 / 1.001)
-    every = SymbolsTask(replace(CONFIG, data=tmp_path))
+    every = TradingTask(replace(CONFIG, data=tmp_path))
     assert every.symbols == ("FOREX_EURUSD", "GBPUSD")
-    np.testing.assert_array_equal(every.tasks["FOREX_EURUSD"].market.close, together.market.close)
+    np.testing.assert_array_equal(every.accounts["FOREX_EURUSD"].market.close, together.market.close)
 
 
 def test_too_few_environments_for_the_symbols_are_refused(task):
@@ -73,7 +72,7 @@ def test_a_batch_draws_its_symbols(task):
 
 def test_other_fractions_make_the_task_that_they_would_make_as_settings(task):
     other = task.with_fractions(train=0.5, validation=0.2)
-    anew = SymbolsTask(replace(task.config, train_fraction=0.5, validation_fraction=0.2))
+    anew = TradingTask(replace(task.config, train_fraction=0.5, validation_fraction=0.2))
     assert (other.config, other.state()) == (anew.config, anew.state())
     assert other.state() != task.state()
 
@@ -106,37 +105,36 @@ def test_the_report_is_of_all_together_and_of_each(task, folder, tmp_path):
 def test_a_policy_is_judged_with_the_scalers_that_it_was_trained_with(task, folder):
     state = json.loads(json.dumps(task.state()))  # plain data
     config = replace(CONFIG, data=folder, symbols=("GBPUSD", "EURUSD"), features=("rsi_14",), window=7)
-    restored = trading_task_from_state(state, config)
+    restored = TradingTask.from_state(state, config)
     assert restored.state() == task.state()
     assert restored.score(follow) == task.score(follow)
 
 
 def test_a_symbol_that_the_policy_never_saw_is_scaled_by_its_own_training_split(task, folder):
-    other = trading_task_from_state(task.state(), replace(CONFIG, data=folder, symbols=("USDJPY",)))
+    other = TradingTask.from_state(task.state(), replace(CONFIG, data=folder, symbols=("USDJPY",)))
     assert other.state()["each_symbol"]["USDJPY"]["scaler"] == alone(folder, "USDJPY").state()["scaler"]
 
 
 def test_a_changed_bar_changes_the_state(task, folder, tmp_path):
     write_folder(tmp_path, "EURUSD", "GBPUSD", n_bars=200)
     changed = replace(task.config, data=tmp_path)
-    assert SymbolsTask(changed).state() == task.state()
+    assert TradingTask(changed).state() == task.state()
     lines = (path := next(tmp_path.glob("*GBP*"))).read_text().splitlines()
     cells = lines[-1].split(",")
     cells[4] = str(float(cells[4]) * (1 - 1e-9))
     path.write_text("\n".join([*lines[:-1], ",".join(cells)]) + "\n")
-    assert SymbolsTask(changed).state() != task.state()
+    assert TradingTask(changed).state() != task.state()
 
 
 def test_another_seed_leaves_the_markets(task):
     other = task.with_seed(7)
-    assert [each.seed for each in other.tasks.values()] == [7, 7]
-    assert [each.seed for each in task.tasks.values()] == [0, 0]
+    assert (other.seed, task.seed) == (7, 0)
     assert other.state() == task.state()
 
 
 def test_notices_say_whose_they_are(tmp_path):
     write_folder(tmp_path, "EURUSD", "GBPUSD", n_bars=200, volume=False)
-    notices = SymbolsTask(replace(CONFIG, data=tmp_path, symbols=("EURUSD", "GBPUSD"))).notices
+    notices = TradingTask(replace(CONFIG, data=tmp_path, symbols=("EURUSD", "GBPUSD"))).notices
     assert [notice.partition(": ")[0] for notice in notices if "volume" in notice] == ["EURUSD", "GBPUSD"]
 
 
@@ -147,7 +145,7 @@ def test_other_time_frames_are_refused_and_named(tmp_path):
     write_market(tmp_path / "EURUSD.csv", hours=24, n_bars=200)
     write_market(tmp_path / "GBPUSD.csv", hours=4, n_bars=200)
     with pytest.raises(UserError, match="those of EURUSD are 1d apart and those of GBPUSD 4h; use files of one time"):
-        SymbolsTask(replace(CONFIG, data=tmp_path, symbols=("EURUSD", "GBPUSD")))
+        TradingTask(replace(CONFIG, data=tmp_path, symbols=("EURUSD", "GBPUSD")))
 
 
 def test_other_columns_are_refused_and_named(tmp_path):
@@ -155,10 +153,10 @@ def test_other_columns_are_refused_and_named(tmp_path):
     write_market(tmp_path / "GBPUSD.csv", n_bars=200, columns=["feature_mood", "feature_news"])
     config = replace(CONFIG, data=tmp_path, symbols=("EURUSD", "GBPUSD"), features=("feature_*",))
     with pytest.raises(UserError, match="GBPUSD has feature_news and EURUSD does not"):
-        SymbolsTask(config)
+        TradingTask(config)
     write_market(tmp_path / "GBPUSD.csv", n_bars=200)
     with pytest.raises(UserError, match=r"GBPUSD.csv has no column that begins with feature_"):
-        SymbolsTask(config)
+        TradingTask(config)
 
 
 def test_a_file_of_several_symbols_serves_one_alone(tmp_path):
@@ -169,16 +167,16 @@ def test_a_file_of_several_symbols_serves_one_alone(tmp_path):
         for a, symbol in enumerate(("EURUSD", "GBPUSD"))
     ]
     (tmp_path / "all.csv").write_text("\n".join(["date,symbol,close", *rows]) + "\n")
-    task = SymbolsTask(replace(CONFIG, data=tmp_path / "all.csv", symbols=("GBPUSD",)))
-    np.testing.assert_allclose(task.tasks["GBPUSD"].market.close, market.close[:, [1]])
+    task = TradingTask(replace(CONFIG, data=tmp_path / "all.csv", symbols=("GBPUSD",)))
+    np.testing.assert_allclose(task.accounts["GBPUSD"].market.close, market.close[:, [1]])
     (tmp_path / "all.csv").rename(tmp_path / "XAUUSD.csv")
     with pytest.raises(UserError, match=r"XAUUSD.csv holds 2 symbols \(EURUSD, GBPUSD\), but a file of XAUUSD alone"):
-        SymbolsTask(replace(CONFIG, data=tmp_path, symbols=("XAUUSD",)))
+        TradingTask(replace(CONFIG, data=tmp_path, symbols=("XAUUSD",)))
 
 
 def test_one_account_of_all_symbols_is_another_task():
-    assert isinstance(trading_task(replace(CONFIG, per_symbol=False)), TradingTask)
+    assert [*TradingTask(replace(CONFIG, per_symbol=False)).accounts] == [""]
     with pytest.raises(UserError, match="per_symbol gives each symbol an account of its own"):
-        TradingTask(CONFIG)
+        TradingTask(CONFIG, market=synthetic_market(n_bars=200))
     with pytest.raises(UserError, match="not the state of a trading task of several symbols"):
-        trading_task_from_state({"each_symbol": {}}, CONFIG)
+        TradingTask.from_state({"each_symbol": {}}, CONFIG)
