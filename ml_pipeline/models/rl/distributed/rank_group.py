@@ -124,8 +124,7 @@ class RankGroup:
             return cls(store, rank, members, channel, timeout_s=timeout_s)
         except BaseException:
             channel.close("it could not join the group")
-            # Else this process could join no other group: torch counts the groups of a process to name them.
-            dist.distributed_c10d._world.group_count = 0
+            forget_group()
             raise
 
     def gather(self, payload: bytes, what: str) -> list[bytes]:
@@ -193,7 +192,7 @@ class RankGroup:
         """Let an exchange wait so long for the slowest rank from now on."""
         self.timeout_s = timeout_s
         self._store.set_timeout(timedelta(seconds=timeout_s))
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s + _LATER_S))
+        set_group_timeout(timeout_s + _LATER_S)
 
     def _arrive(self) -> None:
         self.check()
@@ -238,8 +237,26 @@ def _new_store(address: str, port: int, *, is_held_here: bool, timeout_s: float)
 def _abandon(connections: Collection[str]) -> None:
     """Leave torch's group, of which ranks may be gone."""
     cut(connections)  # torch joins threads, which would wait for a machine that does not answer
-    dist.distributed_c10d._get_default_group().abort()  # else its threads wait for ranks that are gone
+    abort_group()
     dist.destroy_process_group()
+
+
+# What torch does not publish; read of torch 2.13. pyproject.toml holds the upper pin, and a test tells what broke.
+
+
+def forget_group() -> None:
+    """Let this process join another group after one failed: torch counts the groups of a process to name them."""
+    dist.distributed_c10d._world.group_count = 0
+
+
+def set_group_timeout(timeout_s: float) -> None:
+    """Of the exchanges of torch's group, from now on."""
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))
+
+
+def abort_group() -> None:
+    """End the exchanges of torch's group, whose threads would wait for ranks that are gone."""
+    dist.distributed_c10d._get_default_group().abort()
 
 
 @contextlib.contextmanager

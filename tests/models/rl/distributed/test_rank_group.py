@@ -1,10 +1,12 @@
 """Meeting the other ranks, and what cannot be divided among them."""
 
+import datetime
 import json
 import os
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -40,6 +42,33 @@ def test_one_rank_is_a_group_that_sends_nothing():
     assert (ranks.rank, ranks.size, len(ranks.members)) == (0, 1, 1)
     assert ranks.gather(b"a", "letters") == [b"a"]
     assert ranks.share(b"a", "letters") == b"a"
+
+
+def torchs_group(size: int) -> None:
+    store, timeout = dist.HashStore(), datetime.timedelta(seconds=0.2)
+    store.set_timeout(timeout)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=size, timeout=timeout)
+
+
+def name_after_a_failure(_: Any) -> str:
+    with pytest.raises(RuntimeError):
+        torchs_group(2)  # the other never comes
+    rank_group.forget_group()
+    torchs_group(1)
+    return dist.distributed_c10d.GroupMember.WORLD.group_name
+
+
+def aborted(_: Any) -> bool:
+    torchs_group(1)
+    rank_group.set_group_timeout(60.0)
+    rank_group.abort_group()
+    dist.destroy_process_group()
+    return dist.is_initialized()
+
+
+def test_what_torch_does_not_publish_is_there(server: RankServer):
+    assert server.values(name_after_a_failure, 0) == ["0"]
+    assert server.values(aborted, 0) == [False]
 
 
 def exchanging(ranks):

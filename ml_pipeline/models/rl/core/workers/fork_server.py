@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, util
 from typing import Any
 
@@ -29,50 +30,83 @@ def ensure_running() -> None:
     A server that others started before is used as it is.
     """
     forget_parents()
-    server: Any = forkserver._forkserver
-    _forget_unreachable(server)
-    folder = own_folder(server)
-    if server._forkserver_pid is not None and folder is None:
+    address, folder = _address(), own_folder()
+    if folder is not None and not os.path.exists(address):  # somebody tidied it up
+        _forget_server()  # which ends once its workers have
+    runs = _pid() is not None
+    if runs and folder is None:
         return
-    if server._forkserver_pid is None or folder is None or not os.path.isdir(folder):
+    if not runs or folder is None or not os.path.isdir(folder):
         folder = _short_folder()
         util.Finalize(None, shutil.rmtree, args=(folder, True), exitpriority=-100)
-    wanted = server._preload_modules
+    wanted = _preloaded()
     if _PRELOADED not in wanted:  # the default is the user's script, which no worker needs
         forkserver.set_forkserver_preload([*(wanted if wanted != ["__main__"] else ()), _PRELOADED])
-    config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    usual = config.get("tempdir")
-    config["tempdir"] = folder
-    try:
+    with _temporary_folder(folder):
         forkserver.ensure_running()
-    finally:
-        config["tempdir"] = usual
 
 
-def own_folder(server: Any) -> str | None:
-    """The folder that was made for the socket of a fork server; None if others chose its address, or it has none."""
-    folder = os.path.dirname(os.fsdecode(server._forkserver_address or ""))
+def own_folder() -> str | None:
+    """The folder that was made for the socket of the fork server; None if others chose its address, or it has none."""
+    folder = os.path.dirname(_address())
     return folder if os.path.basename(folder).startswith(_FOLDER_PREFIX) else None
-
-
-def _forget_unreachable(server: Any) -> None:
-    """Has this process start another server where somebody tidied up the folder of the socket."""
-    if own_folder(server) is not None and not os.path.exists(server._forkserver_address):
-        os.close(server._forkserver_alive_fd)  # it ends once its workers have
-        server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
 
 def forget_parents() -> None:
     """Has a fork of the process that started the server start its own: it could not look after that one."""
-    server: Any = forkserver._forkserver
-    if server._forkserver_pid is None:
+    pid = _pid()
+    if pid is None:
         return
     try:
-        os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         with contextlib.suppress(OSError):
-            os.close(server._forkserver_alive_fd)
-        server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
+            _forget_server()
+
+
+# What multiprocessing does not publish; read of Python 3.11 to 3.14. A test tells what broke.
+_SERVER: Any = forkserver._forkserver
+
+
+def _pid() -> int | None:
+    """Of the fork server, None where none runs."""
+    pid: int | None = _SERVER._forkserver_pid
+    return pid
+
+
+def _address() -> str:
+    """Of its socket, "" where there is none."""
+    return os.fsdecode(_SERVER._forkserver_address or "")
+
+
+def _preloaded() -> list[str]:
+    """The modules that it will import, or has."""
+    return list(_SERVER._preload_modules)
+
+
+def _forget_server() -> None:
+    """Have this process start another one, and let this one end once its workers have. Raises OSError if the file that
+    it waits for is closed already."""
+    alive = _SERVER._forkserver_alive_fd
+    _SERVER._forkserver_address = _SERVER._forkserver_alive_fd = _SERVER._forkserver_pid = None
+    os.close(alive)
+
+
+@contextlib.contextmanager
+def _temporary_folder(folder: str) -> Iterator[None]:
+    """Within the block, multiprocessing makes sockets there."""
+    config: Any = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    usual = config.get("tempdir")
+    config["tempdir"] = folder
+    try:
+        yield
+    finally:
+        config["tempdir"] = usual
+
+
+def is_running(function: Callable[..., object]) -> bool:
+    """Whether this process was started to run the function."""
+    return multiprocessing.current_process()._target is function  # type: ignore[attr-defined]
 
 
 def _short_folder() -> str:

@@ -5,27 +5,26 @@ ends. Nothing else imports this module.
 """
 
 import atexit
-import multiprocessing
 import os
 import shutil
 import signal
-from multiprocessing import forkserver, util
+from multiprocessing import util
 from types import ModuleType
 
 from ml_pipeline.models.rl.core.workers import main  # a worker then starts within milliseconds
-from ml_pipeline.models.rl.core.workers.fork_server import own_folder
+from ml_pipeline.models.rl.core.workers.fork_server import is_running, own_folder
 from ml_pipeline.models.rl.core.workers.main import lead_group
 
 
 def _remove_folder(server_pid: int) -> None:
-    folder = own_folder(forkserver._forkserver)
+    folder = own_folder()
     if folder is not None and os.getpid() == server_pid:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unblock_sigterm(_: ModuleType) -> None:
     """Lets SIGTERM end the script's own processes, which the same server forks."""
-    if multiprocessing.current_process()._target is not main.run_worker:  # type: ignore[attr-defined]
+    if not is_running(main.run_worker):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 

@@ -5,6 +5,9 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import Process
+from multiprocessing.forkserver import ForkServer
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 import pytest
@@ -208,3 +211,22 @@ def test_no_folder_at_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     with pytest.raises(UserError, match=r'nothing can be written .*pass start_method="spawn"'):
         fork_server._short_folder()
+
+
+def test_what_multiprocessing_does_not_publish_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's own attributes, the module's folder, and what a process runs: one function for each."""
+    server = ForkServer()
+    assert server._forkserver_pid is None
+    reading, writing = os.pipe()
+    server._forkserver_pid, server._forkserver_address, server._forkserver_alive_fd = 7, b"/tmp/socket", writing
+    monkeypatch.setattr(fork_server, "_SERVER", server)
+    assert (fork_server._pid(), fork_server._address(), fork_server._preloaded()) == (7, "/tmp/socket", ["__main__"])
+    fork_server._forget_server()
+    assert (fork_server._pid(), fork_server._address(), os.read(reading, 1)) == (None, "", b"")
+    os.close(reading)
+    with fork_server._temporary_folder("/tmp/short"):
+        assert get_temp_dir() == "/tmp/short"
+    assert get_temp_dir() != "/tmp/short"
+    monkeypatch.setattr("multiprocessing.current_process", lambda: Process(target=print))
+    assert fork_server.is_running(print)
+    assert not fork_server.is_running(repr)
