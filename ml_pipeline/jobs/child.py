@@ -56,6 +56,17 @@ def start_process(
         raise UserError(f"No process can be started for {purpose}: {error.strerror}.") from error
 
 
+def kill_group(pid: int) -> None:
+    """Kill a process and, if it leads a group, all others of that. Does nothing if it has ended."""
+    with contextlib.suppress(OSError):
+        if not hasattr(os, "killpg"):
+            os.kill(pid, signal.SIGTERM)  # which nothing outlives there
+        elif os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGKILL)
+
+
 class Child:
     """A process that runs a module of ours; the module ends with `serve`. Close it: that kills it if it still runs."""
 
@@ -68,13 +79,14 @@ class Child:
         environment: Mapping[str, str] | None = None,
         log: IO[Any] | None = None,
         pass_fds: Sequence[int] = (),
+        on_event: Callable[[], None] = lambda: None,
         into: "queue.SimpleQueue[Event] | None" = None,
     ) -> None:
         """Start the process, and send it its first order, if there is one.
 
         purpose, environment: as of `start_process`. log: takes its stderr; None: that of this process. pass_fds:
-        descriptors that it has besides. into: takes the events, if one queue is to hold those of several children.
-        Raises UserError if the system starts none.
+        descriptors that it has besides. on_event: called after each event, from another thread. into: takes the events,
+        if one queue is to hold those of several children. Raises UserError if the system starts none.
         """
         command = [sys.executable, "-m", module]
         pipe = subprocess.PIPE
@@ -82,6 +94,7 @@ class Child:
             command, purpose=purpose, environment=environment, stdin=pipe, stdout=pipe, stderr=log, pass_fds=pass_fds
         )
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue() if into is None else into
+        self._on_event = on_event
         self._has_ended = False  # as far as its events were read
         self._reader = threading.Thread(target=self._read, name=f"{module} {self.pid}", daemon=True)
         self._reader.start()
@@ -129,13 +142,8 @@ class Child:
 
     def kill(self) -> None:
         """End it at once, with all processes of its session. Waits for nothing."""
-        if self.exit_code is not None:
-            return
-        if hasattr(os, "killpg"):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
-        else:
-            self._process.kill()
+        if self.exit_code is None:
+            kill_group(self.pid)
 
     def close(self) -> None:
         """Kill it, and wait until it is gone. May be called twice."""
@@ -158,8 +166,12 @@ class Child:
         for line in self._process.stdout:
             message = _message_in(line)
             if message is not None:
-                self._events.put(Event(self, message))
-        self._events.put(Event(self, {}, self._process.wait()))
+                self._put(Event(self, message))
+        self._put(Event(self, {}, self._process.wait()))
+
+    def _put(self, event: Event) -> None:
+        self._events.put(event)
+        self._on_event()
 
     def _write(self, message: Message) -> None:
         assert self._process.stdin is not None

@@ -55,9 +55,9 @@ class AgentTrainingService:
         *,
         limits: ServiceLimits | None = None,
         say: Callable[[str], None] | None = None,
-        processes: Callable[[Path], RunProcesses] | None = None,
+        processes: Callable[[Path, Callable[[], None]], RunProcesses] = run_processes,
     ) -> None:
-        """root: None is checkpoints/, as for `ml-pipeline train`. processes: how processes start, from the log's path.
+        """root: None is checkpoints/, as for `ml-pipeline train`. processes: how processes start.
 
         Raises ServiceRuns where another service works on the root, which the sentence names, and UserError where the
         root cannot be written.
@@ -67,18 +67,19 @@ class AgentTrainingService:
         self._changed = threading.Condition(threading.RLock())
         self._closed = False
         log = EventLog(self.root / SERVICE_FOLDER / LOG_FILE, say)
+        self._loop = Loop(log)
         with contextlib.ExitStack() as undo:
             self._store = store = Store(self.root, since=datetime.now(UTC).isoformat(timespec="seconds"))
             undo.callback(store.close)
             resources = Resources(self.limits, log)
             undo.callback(resources.close)
-            self._processes = (processes or _usual_processes)(log.path)
+            self._processes = processes(log.path, self._loop.wake)
             undo.callback(self._processes.close)
             grace_s = self.limits.stop_grace_s
             self._supervisor = RunSupervisor(self.root, store, self._processes, resources, log=log, grace_s=grace_s)
             self._scaling = Scaling(self.root, store, cores=resources.cores)
             self._supervisor.take_over()
-            self._loop = Loop(self._step, log)
+            self._loop.start(self._step)
             self._undo = undo.pop_all()
 
     # What a caller asks for
@@ -269,13 +270,12 @@ class AgentTrainingService:
 
     # What the thread does
 
-    def _step(self) -> Sequence[Any]:
+    def _step(self) -> None:
         with self._changed:
             self._scaling.note_done()
             if self._supervisor.tick():
                 self._scaling.share()
                 self._changed.notify_all()
-            return self._supervisor.handles()
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Store]:
@@ -289,10 +289,6 @@ class AgentTrainingService:
     def _require_open(self) -> None:
         if self._closed:
             raise UserError("This service is closed; make another on the same root.")
-
-
-def _usual_processes(log: Path) -> RunProcesses:
-    return run_processes(log=log)
 
 
 def _require_same(there: QueuedRun, submitted: QueuedRun) -> None:

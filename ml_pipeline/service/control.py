@@ -1,9 +1,7 @@
 """Finds, stops and scales a run by the name that a user gives, with or without a service."""
 
-import os
-import signal
 from collections.abc import Collection
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,9 +10,8 @@ from ml_pipeline.runs.folder_claim import record_end_for
 from ml_pipeline.runs.folders import is_run_folder, run_folders, run_name
 from ml_pipeline.runs.requests import write_request
 from ml_pipeline.runs.state import RunState, in_words, read_state
-from ml_pipeline.runs.stop import note_stop_request
-from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service.channel import ask_service, service_of
+from ml_pipeline.service.processes import ask_to_stop
 from ml_pipeline.service.run_supervisor import STOPPED_EARLY
 from ml_pipeline.service.store import QUEUE_FILE, SERVICE_FOLDER, Store
 
@@ -83,11 +80,7 @@ def stop_run(root: Path, folder: Path) -> str:
         ask_service(root, {"do": "stop", "run": name})
     elif state.status == "queued":
         _take_out(root, folder)
-    elif is_alive(state.writer):
-        note_stop_request(folder)
-        with suppress(ProcessLookupError):
-            os.kill(state.writer.pid, signal.SIGTERM)
-    else:
+    elif not ask_to_stop(folder, state.writer):
         raise UserError(f"{name} runs on {state.writer.host}, as process {state.writer.pid}; stop it there.")
     return f"{name} is taken out of the queue." if state.status == "queued" else f"{name} saves, and stops."
 

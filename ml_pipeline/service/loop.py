@@ -2,12 +2,10 @@
 
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from multiprocessing import connection
 from pathlib import Path
-from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.files import only_regular
@@ -39,43 +37,42 @@ class EventLog:
 class Loop:
     """Calls `step` until it is closed. A failure of `step` is logged once for as long as it stays the same."""
 
-    def __init__(self, step: Callable[[], Sequence[Any]], log: EventLog) -> None:
-        """step: returns what wakes the thread by becoming readable, for `multiprocessing.connection.wait`."""
-        self._step, self._log = step, log
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
         self._failure: str | None = None
         self._closing = False
-        self._reader, self._writer = connection.Pipe(duplex=False)
-        self._thread = threading.Thread(target=self._run, name="training-service", daemon=True)
+        self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, step: Callable[[], None]) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._run, args=(step,), name="training-service", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
         """Call `step` now, or once more after the call that is under way."""
-        with suppress(OSError):
-            self._writer.send_bytes(b"")
+        self._woken.set()
 
     def close(self) -> None:
         """Wait for the call that is under way, and call no more. May be called twice, not from `step`."""
         self._closing = True
         self.wake()
-        self._thread.join()
-        self._reader.close()
-        self._writer.close()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, step: Callable[[], None]) -> None:
         while not self._closing:
-            handles: Sequence[Any] = ()
             pause_s = _AFTER_FAILURE_S
             try:
-                handles, pause_s = self._step(), _PAUSE_S
-                self._failure = None
+                step()
+                self._failure, pause_s = None, _PAUSE_S
             except UserError as error:  # the disk is full, the queue is locked: nothing is lost, and it is tried again
                 self._note(str(error))
             except Exception as error:  # a mistake of ours
                 sentence = f"The service failed, and tries again: {type(error).__name__}: {error}"
                 self._note(sentence, details=traceback.format_exc())
-            connection.wait([self._reader, *handles], pause_s)
-            while self._reader.poll(0):
-                self._reader.recv_bytes()
+            self._woken.wait(pause_s)
+            self._woken.clear()
 
     def _note(self, sentence: str, *, details: str = "") -> None:
         if sentence != self._failure:

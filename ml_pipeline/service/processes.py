@@ -7,28 +7,26 @@ session of its own, and outlives the service.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.jobs.child import Child, Message, kill_group, start_process
 from ml_pipeline.jobs.exit_reason import how_it_ended
 from ml_pipeline.runs.state import RunState, Status
-from ml_pipeline.runs.stop import ON_REQUEST
+from ml_pipeline.runs.stop import ON_REQUEST, note_stop_request
 from ml_pipeline.runtime.files import only_regular
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive
-from ml_pipeline.service.run_process import GO, HOST, RunOrder
+from ml_pipeline.service.run_process import GO, RunOrder
 
 _ANSWER_TIMEOUT_S = 60.0  # to fork takes milliseconds; a machine may be suspended
-_END_TIMEOUT_S = 1.0
-_NEW_PROCESS = (sys.executable, "-m", "ml_pipeline.service.run_process")
+_MODULE = "ml_pipeline.service.run_process"
 
 
 class RunProcesses(Protocol):
@@ -49,70 +47,51 @@ class RunProcesses(Protocol):
     def ended(self) -> dict[int, int]:
         """The exit codes of processes that ended since the last call, by pid; -N is by signal N."""
 
-    def handles(self) -> list[Any]:
-        """What becomes readable once one has ended, for `multiprocessing.connection.wait`."""
-
     def close(self) -> None:
         """Start no more; processes that go on do so, and those that wait end. May be called twice."""
 
 
-def run_processes(*, log: Path) -> RunProcesses:
-    """What suits this system. log: where the host says what goes wrong with itself."""
-    return ForkedProcesses(log=log) if sys.platform == "linux" else SpawnedProcesses()
+def run_processes(log: Path, on_event: Callable[[], None]) -> RunProcesses:
+    """What suits this system. log: where the host says what goes wrong with itself. on_event: called, from another
+    thread, once it is ready and whenever a process has ended, where that is heard."""
+    return ForkedProcesses(log, on_event) if sys.platform == "linux" else SpawnedProcesses()
 
 
 class ForkedProcesses:
     """Forks them from a run host, which is started at once and takes seconds to be ready."""
 
-    def __init__(self, *, log: Path) -> None:
-        self._log = log
+    def __init__(self, log: Path, on_event: Callable[[], None]) -> None:
+        self._log, self._on_event = log, on_event
         self._ended: dict[int, int] = {}
-        self._ready = False
-        self._host: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
         self._begin()
 
     def _begin(self) -> None:
-        ours, theirs = socket.socketpair()
-        command = [*_NEW_PROCESS, HOST, str(theirs.fileno())]
+        self._ready = False
         try:
-            with theirs, open(self._log, "ab", opener=only_regular) as log:
-                self._host = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # Ctrl-C in the service's terminal is not for it, nor for its runs
-                    env=_environment(),
+            with open(self._log, "ab", opener=only_regular) as log:
+                self._host: Child | None = Child(
+                    _MODULE, purpose="runs", environment=_environment(), log=log, on_event=self._on_event
                 )
         except OSError as error:
-            ours.close()
             raise UserError(f"No process can be started for runs: {error.strerror}; see {self._log}.") from error
-        self._connection = Connection(ours.detach())
-        self._ready = False
 
     def is_ready(self) -> bool:
-        if self._host is None or self._host.poll() is not None:
-            self._end_host()
+        if self._host is None or self._host.exit_code is not None:
+            self.close()
             self._begin()  # somebody killed it; its runs go on, and are watched from outside
         self._hear()
         return self._ready
 
     def start(self, order: RunOrder) -> int:
-        assert self._connection is not None, "it is ready"
-        try:
-            self._connection.send_bytes(json.dumps({"do": "start", "order": order.as_json()}).encode())
-            while self._connection.poll(_ANSWER_TIMEOUT_S):
-                answer = json.loads(self._connection.recv_bytes())
-                self._note(answer)
-                if answer.get("started") is not None:
-                    return int(answer["started"])
-                if "error" in answer:
-                    raise UserError(f"No process can be started for a run: {answer['error']}.")
-        except (OSError, EOFError):
-            pass
-        self._end_host()
+        assert self._host is not None, "it is ready"
+        self._host.send({"do": "start", "order": asdict(order)})
+        while (event := self._host.next_event(_ANSWER_TIMEOUT_S)) is not None:
+            self._note(event.message)
+            if "started" in event.message:
+                return int(event.message["started"])
+            if "error" in event.message:
+                raise UserError(f"No process can be started for a run: {event.message['error']}.")
+        self.close()
         raise UserError(f"The process that starts runs has ended; {self._log} may say why. It is started again.")
 
     def go(self, pid: int) -> None:
@@ -122,9 +101,8 @@ class ForkedProcesses:
         self._send("drop", pid)
 
     def _send(self, do: str, pid: int) -> None:
-        with suppress(OSError):  # the host has ended, and those that waited with it
-            if self._connection is not None:
-                self._connection.send_bytes(json.dumps({"do": do, "pid": pid}).encode())
+        if self._host is not None:  # else those that waited have ended with it
+            self._host.send({"do": do, "pid": pid})
 
     def ended(self) -> dict[int, int]:
         self._hear()
@@ -132,41 +110,24 @@ class ForkedProcesses:
         return ended
 
     def _hear(self) -> None:
-        try:
-            while self._connection is not None and self._connection.poll(0):
-                self._note(json.loads(self._connection.recv_bytes()))
-        except (OSError, EOFError):
-            self._end_host()
+        while self._host is not None and (event := self._host.next_event(0.0)) is not None:
+            self._note(event.message)
 
-    def _note(self, answer: dict[str, Any]) -> None:
+    def _note(self, answer: Message) -> None:
         self._ready = self._ready or "ready" in answer
         if "ended" in answer:
             self._ended[answer["ended"]] = answer["exit_code"]
 
-    def handles(self) -> list[Any]:
-        return [] if self._connection is None else [self._connection]
-
     def close(self) -> None:
-        self._end_host()
-
-    def _end_host(self) -> None:
-        """It ends once its connection closes; its runs go on."""
-        connection, self._connection = self._connection, None
-        host, self._host = self._host, None
-        if connection is not None:
-            connection.close()
-        if host is not None:
-            try:
-                host.wait(_END_TIMEOUT_S)
-            except subprocess.TimeoutExpired:  # it was still importing
-                host.kill()
-                host.wait()
+        if self._host is not None:
+            self._host.close()
+            self._host = None
 
 
 class SpawnedProcesses:
     """Starts a new interpreter for each, where processes cannot be forked from a warm one."""
 
-    def __init__(self, command: Sequence[str] = _NEW_PROCESS) -> None:
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", _MODULE)) -> None:
         """command: what the order is handed to, as the last argument."""
         self._command = command
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -175,17 +136,9 @@ class SpawnedProcesses:
         return True
 
     def start(self, order: RunOrder) -> int:
-        command = [*self._command, json.dumps(order.as_json())]
-        own_session: dict[str, Any] = {"start_new_session": True}
-        if sys.platform == "win32":
-            own_session = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-        nothing = subprocess.DEVNULL
-        try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, env=_environment(), **own_session
-            )
-        except OSError as error:
-            raise UserError(f"No process can be started for a run: {error.strerror}.") from error
+        command = [*self._command, json.dumps(asdict(order))]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = start_process(command, purpose="a run", environment=_environment(), **streams)
         self._processes[process.pid] = process
         return process.pid
 
@@ -211,9 +164,6 @@ class SpawnedProcesses:
             del self._processes[pid]
         return codes
 
-    def handles(self) -> list[Any]:
-        return []
-
     def close(self) -> None:
         for pid, process in self._processes.items():
             self.drop(pid)
@@ -222,9 +172,9 @@ class SpawnedProcesses:
 
 
 def _environment() -> dict[str, str]:
-    """That of this process. Where more threads wait than there are cores, they sleep: GNU's OpenMP lets them spin,
-    which cost a factor of 70 beside other busy processes. What is computed does not depend on it."""
-    return {"OMP_WAIT_POLICY": "passive", **os.environ}
+    """Where more threads wait than there are cores, they sleep: GNU's OpenMP lets them spin, which cost a factor of 70
+    beside other busy processes. What is computed does not depend on it."""
+    return {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
 
 
 @dataclass
@@ -243,7 +193,8 @@ class RunProcess:
             self.has_ended = is_alive(self.process) is False
         if self.has_ended or self._kill_at is None or time.monotonic() < self._kill_at:
             return False
-        _kill_group(self.process)
+        if is_alive(self.process):
+            kill_group(self.process.pid)
         self.kill_after(grace_s)
         return True
 
@@ -251,24 +202,15 @@ class RunProcess:
         """From now on it has so many seconds to end by itself."""
         self._kill_at = time.monotonic() + grace_s
 
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM: the first one lets it save, a second one ends it at once."""
-        if is_alive(self.process):
-            with suppress(ProcessLookupError):
-                os.kill(self.process.pid, signal.SIGTERM)
 
-
-def _kill_group(process: ProcessIdentity) -> None:
-    """Kill a run and all that it started; it alone where it leads no group, as one that was resumed by hand."""
+def ask_to_stop(folder: Path, process: ProcessIdentity) -> bool:
+    """Ask the run in a folder to save and end; a second request ends it at once. False if its process is not here."""
     if not is_alive(process):
-        return
-    with suppress(OSError):
-        if not hasattr(os, "killpg"):
-            os.kill(process.pid, signal.SIGTERM)
-        elif os.getpgid(process.pid) == process.pid:
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            os.kill(process.pid, signal.SIGKILL)
+        return False
+    note_stop_request(folder)
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGTERM)
+    return True
 
 
 def outcome(

@@ -8,8 +8,8 @@ It is forked from a host, a process that has imported all that a run needs, so t
 host has one thread, touches no device, and ends when the service does; runs go on without it. Where processes cannot be
 forked, each run is a new one.
 
-python -m ml_pipeline.service.run_process ORDER
-python -m ml_pipeline.service.run_process host DESCRIPTOR
+python -m ml_pipeline.service.run_process          the host, a `Child` of the service
+python -m ml_pipeline.service.run_process ORDER    a run of its own
 """
 
 import gc
@@ -19,13 +19,13 @@ import select
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.jobs.child import take_streams
 from ml_pipeline.jobs.exit_reason import last_words
 from ml_pipeline.runs.folder import OUTPUT_FILE
 from ml_pipeline.runs.folder_claim import record_end_for, record_starting
@@ -35,7 +35,6 @@ from ml_pipeline.runtime.files import only_regular
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
 
 GO = b"g"
-HOST = "host"
 PROG = "ml-pipeline train"
 _TRAIN = "ml_pipeline.train_ppo"
 """The command that trains. Named, not imported: rooms below the commands know none of them."""
@@ -59,6 +58,7 @@ _PRELOADED_WHERE_THERE = (
     "ml_pipeline.trading.accounts.compiled_kernel",
 )
 _POLL_S = 0.05
+_MOST_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +69,6 @@ class RunOrder:
     folder_of_work: str
     arguments: Sequence[str]
     environment: Mapping[str, str]
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def await_go(descriptor: int) -> bool:
@@ -142,33 +139,34 @@ class RunHost:
                                     -> {"ended": PID, "exit_code": N}   N < 0: by signal -N
     """
 
-    def __init__(self, service: Connection) -> None:
-        self._service = service
+    def __init__(self) -> None:
+        self._orders, self._answers = take_streams()
         self._gates: dict[int, int] = {}  # by pid: our end of the pipe through which its go comes
         self._watched: dict[int, int | None] = {}  # by pid: what becomes readable when it ends, where there is such
 
     def serve(self) -> RunOrder | None:
         """Answer until the service ends: returns None then. In a forked process it returns that one's order."""
+        unread = b""
         while True:
             self._tell_ended()
             handles: list[Any] = [descriptor for descriptor in self._watched.values() if descriptor is not None]
             waits = None if len(handles) == len(self._watched) else _POLL_S
-            ready, _, _ = select.select([self._service, *handles], [], [], waits)
-            if self._service not in ready:
+            ready, _, _ = select.select([self._orders, *handles], [], [], waits)
+            if self._orders not in ready:
                 continue
-            try:
-                request = json.loads(self._service.recv_bytes())
-            except (EOFError, OSError):
+            if not (came := os.read(self._orders.fileno(), _MOST_BYTES)):
                 return None
-            if request["do"] == "start":
-                order = self._start(RunOrder(**request["order"]))
-                if order is not None:
-                    return order
-            elif (gate := self._gates.pop(request["pid"], None)) is not None:
-                with suppress(OSError):  # it has ended
-                    if request["do"] == "go":
-                        os.write(gate, GO)
-                os.close(gate)
+            *lines, unread = (unread + came).split(b"\n")
+            for request in (json.loads(line)["order"] for line in lines):
+                if request["do"] == "start":
+                    order = self._start(RunOrder(**request["order"]))
+                    if order is not None:
+                        return order
+                elif (gate := self._gates.pop(request["pid"], None)) is not None:
+                    with suppress(OSError):  # it has ended
+                        if request["do"] == "go":
+                            os.write(gate, GO)
+                    os.close(gate)
 
     def _start(self, order: RunOrder) -> RunOrder | None:
         """Fork; None in this process, and the order in the one that is to follow it, once it is told to go."""
@@ -178,7 +176,7 @@ class RunHost:
         except OSError as error:
             os.close(inside)
             os.close(gate)
-            self.tell(started=None, error=error.strerror)
+            self.tell(error=error.strerror)
             return None
         if pid == 0:
             self._leave(gate)
@@ -195,9 +193,10 @@ class RunHost:
         """Called in a forked process: lead a session, and let go of all that is its parent's."""
         os.setsid()
         handles = [descriptor for descriptor in self._watched.values() if descriptor is not None]
-        for descriptor in (gate, *self._gates.values(), *handles, self._service.fileno()):
+        for descriptor in (gate, *self._gates.values(), *handles):
             os.close(descriptor)
-        self._service._handle = None  # type: ignore[attr-defined]  # closed above, and the number is another's soon
+        self._orders.close()
+        self._answers.close()
         _reseed()
 
     def _tell_ended(self) -> None:
@@ -215,7 +214,8 @@ class RunHost:
     def tell(self, **values: Any) -> None:
         """Send the service a message."""
         with suppress(OSError):  # the service has ended, which the next read notices
-            self._service.send_bytes(json.dumps(values).encode())
+            self._answers.write(json.dumps(values).encode() + b"\n")
+            self._answers.flush()
 
 
 def _handle_of(pid: int) -> int | None:
@@ -249,19 +249,19 @@ def _ready_compiler() -> None:
         numba.njit(lambda x: x + 1)(1)
 
 
-def _host(service: Connection) -> int:
+def _host() -> int:
+    host = RunHost()
     _preload()
-    host = RunHost(service)
     host.tell(ready=True)
     order = host.serve()
     return 0 if order is None else run(order)
 
 
 def _main() -> int:
-    """Started with the order on the command line and the pipe of the go as stdin, or as the host."""
-    what, text = sys.orig_argv[-2:]
-    if what == HOST:
-        return _host(Connection(int(text)))
+    """Started with the order on the command line, and the pipe of the go as stdin; without an order, the host."""
+    text = sys.orig_argv[-1]
+    if not text.startswith("{"):
+        return _host()
     order = RunOrder(**json.loads(text))
     return run(order) if await_go(os.dup(0)) else 0
 

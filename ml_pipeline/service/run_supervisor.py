@@ -12,7 +12,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import write_yaml
@@ -23,10 +22,9 @@ from ml_pipeline.jobs.exit_reason import last_words
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, OUTPUT_FILE, SETTINGS_FILE
 from ml_pipeline.runs.folder_claim import record_end_for, record_queued, record_waiting
 from ml_pipeline.runs.state import ENDED, RunState, Status, last_sign_of_life, read_state
-from ml_pipeline.runs.stop import note_stop_request
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive
 from ml_pipeline.service.loop import EventLog
-from ml_pipeline.service.processes import RunProcess, RunProcesses, outcome
+from ml_pipeline.service.processes import RunProcess, RunProcesses, ask_to_stop, outcome
 from ml_pipeline.service.resources import Resources
 from ml_pipeline.service.run_process import RunOrder
 from ml_pipeline.service.store import QueuedRun, Store
@@ -258,13 +256,8 @@ class RunSupervisor:
         watched = self._watched[id]
         watched.kill_after(self._grace_s)
         if not again:
-            note_stop_request(self._root / id)
-            watched.ask_to_stop()
+            ask_to_stop(self._root / id, watched.process)
             self._store.change(id, stop_sent=True)
-
-    def handles(self) -> list[Any]:
-        """What becomes readable once there is something to do."""
-        return self._processes.handles()
 
 
 def lost_runs(root: Path, store: Store) -> list[str]:

@@ -46,7 +46,7 @@ def main(argv, *, prog):
     return 143 if stopped else 0
 
 
-def brief_processes(log):
+def brief_processes(log, on_event):
     """For AgentTrainingService(processes=...)."""
     return SpawnedProcesses((sys.executable, str(Path(__file__).resolve())))
 

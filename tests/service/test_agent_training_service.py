@@ -24,7 +24,6 @@ from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.runtime.process_identity import is_alive
 from ml_pipeline.service import run_supervisor
 from ml_pipeline.service.agent_training_service import AgentTrainingService
-from ml_pipeline.service.processes import RunProcess
 from ml_pipeline.service.store import QueuedRun, ServiceRuns, Store, StoreUnavailable
 from ml_pipeline.service.submission import flat_settings, submitted_config
 from tests.models.rl.core.workers.probes import wait_until
@@ -507,7 +506,7 @@ def test_a_run_that_saves_is_not_asked_to_stop_again(serve, monkeypatch):
     first.stop(run)
     first.close()
     asked = []
-    monkeypatch.setattr(RunProcess, "ask_to_stop", lambda watched: asked.append(watched.process))
+    monkeypatch.setattr(run_supervisor, "ask_to_stop", lambda folder, process: asked.append(process))
     second = serve(stop_grace_s=0.1)
     assert [each.status for each in second.wait(timeout_s=60)] == ["stopped"]
     assert asked == []

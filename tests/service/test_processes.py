@@ -3,8 +3,8 @@
 import os
 import signal
 import sys
+import threading
 from contextlib import closing
-from multiprocessing.connection import wait
 
 import pytest
 
@@ -22,20 +22,21 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="forks from a warm process"),
 ]
+EVENT = threading.Event()
 SMALL = {
     **{"env_id": "CartPole-v1", "n_envs": 2, "vec_env": "serial", "num_episodes": 4, "eval_episodes": 1},
     **{"n_steps": 32, "minibatch_size": 64, "n_epochs": 2, "hidden_sizes": [8]},
 }
 
 
-@pytest.fixture(scope="module", params=[ForkedProcesses, lambda log: SpawnedProcesses()], ids=["forked", "spawned"])
+@pytest.fixture(scope="module", params=[ForkedProcesses, lambda *_: SpawnedProcesses()], ids=["forked", "spawned"])
 def kind(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
 def processes(kind, tmp_path_factory):
-    with closing(kind(log=tmp_path_factory.mktemp("processes") / "log")) as made:
+    with closing(kind(tmp_path_factory.mktemp("processes") / "log", EVENT.set)) as made:
         wait_until(made.is_ready)
         yield made
 
@@ -50,7 +51,8 @@ def ended(processes, pid):
     codes = {}
 
     def look():
-        wait(processes.handles(), 0.05)
+        EVENT.wait(0.05)
+        EVENT.clear()
         codes.update(processes.ended())
         return pid in codes
 
@@ -69,7 +71,7 @@ def test_a_process_touches_nothing_until_it_is_told_to_go(processes, tmp_path):
 
 
 def test_a_process_that_waits_ends_with_whoever_started_it(kind, tmp_path):
-    with closing(kind(log=tmp_path / "log")) as processes:
+    with closing(kind(tmp_path / "log", EVENT.set)) as processes:
         wait_until(processes.is_ready)
         process = identity_of(processes.start(order(tmp_path / "run")))
     wait_until(lambda: is_alive(process) is False)
@@ -95,10 +97,10 @@ def test_a_killed_run_is_told_by_its_signal(processes, tmp_path):
 
 
 def test_a_host_that_was_killed_is_started_again(tmp_path):
-    with closing(ForkedProcesses(log=tmp_path / "log")) as processes:
+    with closing(ForkedProcesses(tmp_path / "log", EVENT.set)) as processes:
         wait_until(processes.is_ready)
         processes._host.kill()
-        processes._host.wait()
+        processes._host.wait(60)
         wait_until(processes.is_ready)
         pid = processes.start(order(tmp_path / "run"))
         processes.drop(pid)
