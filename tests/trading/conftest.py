@@ -13,6 +13,11 @@ from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _brief_evaluations(brief_evaluations: None) -> None:
+    """A module about intervals or baselines has a `brief_evaluations` that changes nothing."""
+
+
 @pytest.fixture(scope="session")
 def tiny_market() -> Callable[..., PreparedMarket]:
     """A prepared market of given prices, (T,) or (T, A), with one feature an asset: the number of the bar."""

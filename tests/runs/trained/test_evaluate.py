@@ -23,7 +23,7 @@ WALK = 100 * np.exp(np.random.default_rng(0).normal(0, 0.01, 200).cumsum())
 
 
 @pytest.fixture(scope="module")
-def undrawn_reports():
+def undrawn_reports(brief_evaluations):
     """Here they are drawn."""
 
 

@@ -7,6 +7,11 @@ from ml_pipeline.trading.evaluation.baselines import buy_and_hold, equal_weight,
 from ml_pipeline.trading.evaluation.metrics import turnover
 
 
+@pytest.fixture(scope="module")
+def brief_evaluations():
+    """Here they are whole."""
+
+
 def test_buy_and_hold_of_one_asset_by_hand(tiny_market):
     # 1 % costs on what is bought: 10,100 buy 100 at the open of 100, worth 15,000 at the last close.
     market = tiny_market(close=[90, 110, 150], open=[90, 100, 120])

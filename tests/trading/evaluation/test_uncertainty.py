@@ -19,6 +19,11 @@ from ml_pipeline.trading.evaluation.uncertainty import (
 )
 
 
+@pytest.fixture(scope="module")
+def brief_evaluations():
+    """Here they are whole."""
+
+
 def _returns(generator, n, *, phi=0.0, mean=0.0005, deviation=0.01):
     """Normal returns of an autoregression of order 1, started in its stationary distribution."""
     noise = generator.normal(0, deviation * math.sqrt(1 - phi**2), n)
