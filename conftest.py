@@ -150,14 +150,14 @@ def short_built_in_market() -> Iterator[None]:
 def brief_evaluations() -> Iterator[None]:
     """Evaluations of tasks in this process stand beside 2 random policies in place of 10, their intervals come from 200
     resamples in place of up to 20,000: both took longer than all else of an evaluation."""
-    from ml_pipeline.trading import task
+    from ml_pipeline.trading import traded_market
     from ml_pipeline.trading.evaluation import baselines, comparison, uncertainty
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(uncertainty, "_MOST_RESAMPLES", 200)
         patch.setattr(baselines, "_CALIBRATIONS", 1)
         patch.setattr(baselines, "_CALIBRATION_RUNS", 1)
-        patch.setattr(task, "compare_with_baselines", partial(comparison.compare_with_baselines, n_policies=2))
+        patch.setattr(traded_market, "compare_with_baselines", partial(comparison.compare_with_baselines, n_policies=2))
         yield
 
 
