@@ -118,6 +118,12 @@ class Child:
         """Ask it to save and end. Waits for nothing."""
         self._write({"stop": True})
 
+    def end_orders(self) -> None:
+        """Let it read what was sent, and then what it reads at the end of this process: that there is no more."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # of an order that was not read
+            self._process.stdin.close()
+
     def next_event(self, timeout_s: float | None = None) -> Event | None:
         """The next event; None if none comes for so long, and after that of its end. For a queue of its own."""
         if self._has_ended:
@@ -150,10 +156,9 @@ class Child:
         self.kill()
         self._process.wait()
         self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(OSError):  # of an order that was not read
-                pipe.close()
+        self.end_orders()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def __enter__(self) -> Self:
         return self

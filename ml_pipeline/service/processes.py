@@ -26,6 +26,7 @@ from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive
 from ml_pipeline.service.run_process import GO, RunOrder
 
 _ANSWER_TIMEOUT_S = 60.0  # to fork takes milliseconds; a machine may be suspended
+_END_TIMEOUT_S = 1.0
 _MODULE = "ml_pipeline.service.run_process"
 
 
@@ -120,6 +121,8 @@ class ForkedProcesses:
 
     def close(self) -> None:
         if self._host is not None:
+            self._host.end_orders()  # it hears the last go before it ends
+            self._host.wait(_END_TIMEOUT_S)  # longer only where it still imports
             self._host.close()
             self._host = None
 

@@ -78,6 +78,13 @@ def test_a_process_that_waits_ends_with_whoever_started_it(kind, tmp_path):
     assert read_state(tmp_path / "run").status == "queued"
 
 
+def test_a_process_that_was_told_to_go_begins_though_whoever_said_so_ends_at_once(kind, tmp_path):
+    with closing(kind(tmp_path / "log", EVENT.set)) as processes:
+        wait_until(processes.is_ready)
+        processes.go(processes.start(order(tmp_path / "run")))
+    wait_until(lambda: read_state(tmp_path / "run").status == "failed")  # as there is no such environment
+
+
 def test_a_refused_run_says_why_in_its_folder(processes, tmp_path):
     folder = tmp_path / "run"
     pid = processes.start(order(folder))
