@@ -17,15 +17,7 @@ from ml_pipeline.trading.settings import TradingConfig
 def load_configured_market(config: TradingConfig) -> MarketData:
     """The market of `config`: its data file, or the built-in market."""
     if config.data is not None:
-        market = load_market(
-            config.data,
-            symbols=config.symbols or None,
-            bar_time=config.bar_time,
-            form=config.form(),
-            faults=config.faults(),
-            dialect=config.dialect(),
-        )
-        return annualized(market, config)
+        return annualized(load_market(config.data, symbols=config.symbols or None, **config.reading()), config)
     market = annualized(synthetic_market(), config)
     return market.select(config.symbols) if config.symbols else market
 
@@ -67,14 +59,7 @@ def listed(symbols: Iterable[str], most: int = 8) -> str:
 def _market_in(own: SymbolFiles, symbol: str, config: TradingConfig) -> MarketData:
     """The market of one symbol in its files, whatever they call it."""
     name = symbol if len(own.files) == 1 else None
-    read = partial(
-        load_market,
-        own.files,
-        bar_time=config.bar_time,
-        form=config.form(),
-        faults=config.faults(),
-        dialect=config.dialect(),
-    )
+    read = partial(load_market, own.files, **config.reading())
     market = read(name=name)
     if len(market.symbols) > 1:
         if symbol not in market.symbols:

@@ -87,14 +87,7 @@ def traded_on(market: Any, settings: Mapping[str, Any]) -> "TradedMarket":
         settings, market = {**settings, "data": Path(market)}, None
     elif market is not None and not isinstance(market, MarketData):
         given = TradingConfig(**settings)
-        market = market_from_frame(
-            market,
-            symbols=given.symbols or None,
-            bar_time=given.bar_time,
-            form=given.form(),
-            faults=given.faults(),
-            dialect=given.dialect(),
-        )
+        market = market_from_frame(market, symbols=given.symbols or None, **given.reading())
     elif market is not None and TradingConfig(**settings).form() != BarForm():
         raise UserError(
             "timeframe, session, timezone and adjust_splits are for bars that are read; give a path or a data frame, "

@@ -124,6 +124,15 @@ class TraderConfig(MarketConditions):
             )
         return dict(zip(names, reasons, strict=True))
 
+    def reading(self) -> dict[str, Any]:
+        """How the data are read: arguments of `load_market` and `market_from_frame`."""
+        return {
+            "bar_time": self.bar_time,
+            "form": self.form(),
+            "faults": self.faults(),
+            "dialect": self.dialect(),
+        }
+
     def form(self) -> BarForm:
         """What is done with the bars that are read."""
         return BarForm(self.adjust_splits, self.timeframe, make_clock(self.session, self.timezone))

@@ -4,6 +4,7 @@ N accounts, A assets, T bars.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from ml_pipeline.trading.accounts.compiled_kernel import (
     compiled_outcomes,
 )
 from ml_pipeline.trading.accounts.execution import Kernel, make_kernel
-from ml_pipeline.trading.accounts.orders import NUMPY_OPS, Terms
+from ml_pipeline.trading.accounts.orders import NUMPY_OPS, Ops, Terms
 from ml_pipeline.trading.accounts.within_bar import Bar, Book
 
 
@@ -55,80 +56,90 @@ class Batch(NamedTuple):
     filled: Any
 
 
-def advance(  # noqa: PLR0917
-    xp: Any, tables: Tables, rows: Any, weights: Any, may_trade: Any, batch: Batch, terms: Terms
-) -> tuple[Any, Any, Any, Any]:
-    """(cash, costs, equity, margin_called) of every account after the bar at `rows`.
+class Arrays:
+    """The rules of a batch, by operations that `NumpyArrays` and `TorchArrays` define."""
 
-    Changes holdings, orders and filled in place.
-    """
-    no_quotes = tables.half_spreads.shape[1] == 1
-    return xp.kernel.step(
-        weights,
-        may_trade,
-        batch.cash,
-        batch.holdings,
-        xp.take(tables.fill_prices, rows),
-        tables.half_spreads if no_quotes else xp.take(tables.half_spreads, rows),
-        xp.take(tables.closes, rows + 1),
-        terms,
-        batch.orders,
-        batch.filled,
-    )
+    ops: Ops
+    money: Any
+    kernel: Kernel
+    array: Callable[..., Any]
+    take: Callable[..., Any]
+
+    def mixed(self, states: Any) -> Any:
+        """See `row_generators`."""
+        return mixed(states)
+
+    def advance(  # noqa: PLR0917
+        self, tables: Tables, rows: Any, weights: Any, may_trade: Any, batch: Batch, terms: Terms
+    ) -> tuple[Any, Any, Any, Any]:
+        """(cash, costs, equity, margin_called) of every account after the bar at `rows`.
+
+        Changes holdings, orders and filled in place.
+        """
+        no_quotes = tables.half_spreads.shape[1] == 1
+        return self.kernel.step(
+            weights,
+            may_trade,
+            batch.cash,
+            batch.holdings,
+            self.take(tables.fill_prices, rows),
+            tables.half_spreads if no_quotes else self.take(tables.half_spreads, rows),
+            self.take(tables.closes, rows + 1),
+            terms,
+            batch.orders,
+            batch.filled,
+        )
+
+    def advance_within(  # noqa: PLR0917
+        self, tables: Tables, bars: Bars, rows: Any, weights: Any, may_trade: Any, cash: Any, book: Book, terms: Terms
+    ) -> tuple[Any, Any, Any, Any]:
+        """As `advance`, for accounts that trade within bars. Changes the arrays of `book`, each (A, N), in place."""
+        no_quotes = tables.half_spreads.shape[1] == 1
+        opens, lows, highs, can_exit, (days,) = (self.take(table, rows) for table in bars)
+        bar = Bar(
+            self.take(tables.closes, rows),
+            self.take(tables.fill_prices, rows),
+            tables.half_spreads if no_quotes else self.take(tables.half_spreads, rows),
+            opens,
+            lows,
+            highs,
+            self.take(tables.closes, rows + 1),
+            can_exit,
+            days,
+        )
+        return self.kernel.step_within(weights, may_trade, cash, bar, book, terms)
+
+    def choose(self, wanted: Any, had: Any, fillable: Any, flat: int, leverage: float) -> tuple[Any, Any, Any]:
+        """(target weights, whether to trade, choices) of discrete actions, all (A, N); repeating one trades nothing.
+
+        wanted, had: the choices of this step and the step before. `flat` is the choice that holds nothing. leverage:
+        sum of the weights if all assets are held.
+        """
+        may_trade = fillable & (wanted != had)
+        weights = self.array(wanted - flat, self.money) / len(wanted) * leverage
+        return weights, may_trade, self.ops.where(may_trade, wanted, had)
+
+    def outcomes(
+        self, rows: Any, last_rows: Any, margin_called: Any, equity: Any, ruin: float
+    ) -> tuple[Any, Any, Any, Any]:
+        """(next rows, terminated, truncated, done), each (N,), of accounts that have left the bars at `rows`.
+
+        A margin call terminates an account, and so does an equity of `ruin` or less.
+        """
+        rows = rows + 1
+        terminated = margin_called | (equity <= ruin)
+        truncated = (rows >= last_rows) & ~terminated
+        return rows, terminated, truncated, terminated | truncated
+
+    def weights_in_equity(self, tables: Tables, rows: Any, batch: Batch, clip: float) -> Any:
+        """Each holding as a fraction of the equity, (A, N), within -clip..clip; 0 if the equity is not positive."""
+        ops = self.ops
+        equity = ops.where(batch.equity > 0.0, batch.equity, math.inf)
+        weights = batch.holdings * self.take(tables.closes, rows) / equity
+        return ops.least(ops.greatest(weights, -clip), clip)
 
 
-def advance_within(  # noqa: PLR0917
-    xp: Any, tables: Tables, bars: Bars, rows: Any, weights: Any, may_trade: Any, cash: Any, book: Book, terms: Terms
-) -> tuple[Any, Any, Any, Any]:
-    """As `advance`, for accounts that trade within bars. Changes the arrays of `book`, each (A, N), in place."""
-    no_quotes = tables.half_spreads.shape[1] == 1
-    opens, lows, highs, can_exit, (days,) = (xp.take(table, rows) for table in bars)
-    bar = Bar(
-        xp.take(tables.closes, rows),
-        xp.take(tables.fill_prices, rows),
-        tables.half_spreads if no_quotes else xp.take(tables.half_spreads, rows),
-        opens,
-        lows,
-        highs,
-        xp.take(tables.closes, rows + 1),
-        can_exit,
-        days,
-    )
-    return xp.kernel.step_within(weights, may_trade, cash, bar, book, terms)
-
-
-def choose(  # noqa: PLR0917
-    xp: Any, wanted: Any, had: Any, fillable: Any, flat: int, leverage: float
-) -> tuple[Any, Any, Any]:
-    """(target weights, whether to trade, choices) of discrete actions, all (A, N); a repeated choice trades nothing.
-
-    wanted, had: the choices of this step and the step before. `flat` is the choice that holds nothing. leverage: sum of
-    the weights if all assets are held.
-    """
-    may_trade = fillable & (wanted != had)
-    return xp.array(wanted - flat, xp.money) / len(wanted) * leverage, may_trade, xp.ops.where(may_trade, wanted, had)
-
-
-def outcomes(rows: Any, last_rows: Any, margin_called: Any, equity: Any, ruin: float) -> tuple[Any, Any, Any, Any]:
-    """(next rows, terminated, truncated, done), each (N,), of accounts that have left the bars at `rows`.
-
-    A margin call terminates an account, and so does an equity of `ruin` or less.
-    """
-    rows = rows + 1
-    terminated = margin_called | (equity <= ruin)
-    truncated = (rows >= last_rows) & ~terminated
-    return rows, terminated, truncated, terminated | truncated
-
-
-def weights_in_equity(xp: Any, tables: Tables, rows: Any, batch: Batch, clip: float) -> Any:
-    """Each holding as a fraction of the equity, (A, N), within -clip..clip; 0 if the equity is not positive."""
-    ops = xp.ops
-    equity = ops.where(batch.equity > 0.0, batch.equity, math.inf)
-    weights = batch.holdings * xp.take(tables.closes, rows) / equity
-    return ops.least(ops.greatest(weights, -clip), clip)
-
-
-class NumpyArrays:
+class NumpyArrays(Arrays):
     """Operations on NumPy arrays. Money is float64, observations are float32."""
 
     ops = NUMPY_OPS
@@ -136,10 +147,6 @@ class NumpyArrays:
 
     def __init__(self) -> None:
         self.kernel: Kernel = make_kernel(NUMPY_OPS)
-
-    def mixed(self, states: Any) -> Any:
-        """See `row_generators`."""
-        return mixed(states)
 
     def array(self, values: Any, dtype: Any = None) -> Any:
         return np.ascontiguousarray(values, dtype=dtype)
@@ -155,25 +162,9 @@ class NumpyArrays:
         """The columns `rows` of a table (A, T), as (A, N)."""
         return table.take(rows, axis=1)
 
-    def choose(self, *arguments: Any) -> tuple[Any, Any, Any]:
-        """See the function of this name."""
-        return choose(self, *arguments)
-
-    def advance(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
-        """See the function of this name."""
-        return advance(self, *arguments)
-
-    def advance_within(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
-        """See the function of this name."""
-        return advance_within(self, *arguments)
-
-    def outcomes(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
-        """See the function of this name."""
-        return outcomes(*arguments)
-
     def observations(self, tables: Tables, rows: Any, window: int, batch: Batch, clip: float) -> Any:
         """float32 (N, W * D + A): the features of the `window` rows up to `rows`, then the weights in the equity."""
-        weights, features = weights_in_equity(self, tables, rows, batch, clip), tables.features
+        weights, features = self.weights_in_equity(tables, rows, batch, clip), tables.features
         n_features = features.shape[1]
         seen = np.empty((len(rows), window * n_features + len(weights)), dtype=np.float32)
         for i in range(window):

@@ -151,7 +151,7 @@ def compiled_step_within() -> Callable[..., tuple[float, bool]]:
 
 @cache
 def compiled_choose() -> Callable[..., tuple[Any, Any, Any]]:
-    """`array_ops.choose` as machine code, without its argument `xp`."""
+    """`Arrays.choose` as machine code."""
     import numpy as np
 
     def choose(wanted, had, fillable, flat, leverage):  # type: ignore[no-untyped-def]
@@ -170,7 +170,7 @@ def compiled_choose() -> Callable[..., tuple[Any, Any, Any]]:
 
 @cache
 def compiled_advance(*, single_asset: bool) -> Callable[..., tuple[Any, Any, Any, Any]]:
-    """`array_ops.advance` as machine code, without its argument `xp`.
+    """`Arrays.advance` as machine code.
 
     It loops over accounts. For a single asset, a separate loop gathers the prices so that the compiler can vectorize.
     """
@@ -226,7 +226,7 @@ def compiled_advance(*, single_asset: bool) -> Callable[..., tuple[Any, Any, Any
 
 @cache
 def compiled_advance_within() -> Callable[..., tuple[Any, Any, Any, Any]]:
-    """`array_ops.advance_within` as machine code, without its argument `xp`."""
+    """`Arrays.advance_within` as machine code."""
     import numpy as np
 
     kernel_step = _kernel().step_within
@@ -272,7 +272,7 @@ def compiled_advance_within() -> Callable[..., tuple[Any, Any, Any, Any]]:
 
 @cache
 def compiled_outcomes() -> Callable[..., tuple[Any, Any, Any, Any]]:
-    """`array_ops.outcomes` as machine code."""
+    """`Arrays.outcomes` as machine code."""
     import numpy as np
 
     def outcomes(rows, last_rows, margin_called, equity, ruin):  # type: ignore[no-untyped-def]

@@ -56,7 +56,7 @@ class Kernel(NamedTuple):
 def weight_in_equity(worth: float, equity: float, clip: float) -> float:
     """A holding's worth as a fraction of the equity, within -clip..clip; 0 if the equity is not positive.
 
-    The one rule for single accounts, plain and compiled; `array_ops.weights_in_equity` is its form for arrays.
+    The one rule for single accounts, plain and compiled; `Arrays.weights_in_equity` is its form for arrays.
     """
     weight = worth / equity if equity > 0.0 else 0.0
     return -clip if weight < -clip else clip if weight > clip else weight

@@ -9,16 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ml_pipeline.runtime.seeding import mixed
-from ml_pipeline.trading.accounts.array_ops import (
-    Batch,
-    Tables,
-    advance,
-    advance_within,
-    choose,
-    outcomes,
-    weights_in_equity,
-)
+from ml_pipeline.trading.accounts.array_ops import Arrays, Batch, Tables
 from ml_pipeline.trading.accounts.execution import Kernel, make_kernel
 from ml_pipeline.trading.accounts.orders import Ops
 
@@ -33,7 +24,7 @@ TORCH_OPS = Ops(
 )
 
 
-class TorchArrays:
+class TorchArrays(Arrays):
     """As `array_ops.NumpyArrays`. Money is float64, or float32 on mps, which has no float64."""
 
     ops = TORCH_OPS
@@ -42,9 +33,6 @@ class TorchArrays:
         self.kernel: Kernel = make_kernel(TORCH_OPS)
         self.device = torch.device(device)
         self.money = torch.float32 if self.device.type == "mps" else torch.float64
-
-    def mixed(self, states: Tensor) -> Any:
-        return mixed(states)
 
     def array(self, values: Any, dtype: Any = None) -> Tensor:
         if isinstance(values, np.ndarray):
@@ -61,21 +49,9 @@ class TorchArrays:
     def take(self, table: Tensor, rows: Tensor) -> Tensor:
         return table.index_select(1, rows)
 
-    def choose(self, *arguments: Any) -> tuple[Any, Any, Any]:
-        return choose(self, *arguments)
-
-    def advance(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
-        return advance(self, *arguments)
-
-    def advance_within(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
-        return advance_within(self, *arguments)
-
-    def outcomes(self, *arguments: Any) -> tuple[Any, Any, Any, Any]:
-        return outcomes(*arguments)
-
     def observations(self, tables: Tables, rows: Tensor, window: int, batch: Batch, clip: float) -> Tensor:
         seen = [tables.features.index_select(0, rows - (window - 1 - i)) for i in range(window)]
-        weights = weights_in_equity(self, tables, rows, batch, clip)
+        weights = self.weights_in_equity(tables, rows, batch, clip)
         return torch.cat([*seen, weights.T.to(torch.float32)], dim=1)
 
     def chosen(self, flags: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ml_pipeline.trading.accounts.array_ops import NumpyArrays, weights_in_equity
+from ml_pipeline.trading.accounts.array_ops import NumpyArrays
 from ml_pipeline.trading.accounts.execution import weight_in_equity
 from ml_pipeline.trading.accounts.tensor_ops import TorchArrays
 
@@ -24,7 +24,7 @@ def test_weights_in_equity_are_those_of_single_accounts(kind):
     as_kind = (lambda array: array) if kind == "arrays" else torch.as_tensor
     tables: Any = SimpleNamespace(closes=as_kind(closes))
     batch: Any = SimpleNamespace(holdings=as_kind(holdings), equity=as_kind(equity))
-    found = np.asarray(weights_in_equity(xp, tables, as_kind(rows), batch, clip))
+    found = np.asarray(xp.weights_in_equity(tables, as_kind(rows), batch, clip))
     for n in range(n_accounts):
         expected = [weight_in_equity(holdings[a, n] * closes[a, rows[n]], equity[n], clip) for a in range(n_assets)]
         assert found[:, n].tolist() == expected
