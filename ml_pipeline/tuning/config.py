@@ -178,6 +178,31 @@ def fold_units(n: int, *, train: float, validation: float) -> list[Unit]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PromotionRules:
+    """What a new model must be. Raises UserError where a value is out of range.
+
+    min_dsr: the least deflated Sharpe ratio. margin: by how many standard errors it must beat what is deployed.
+    trial: promote this one in place of a study's winner. despite: why it is promoted though a feature may see ahead;
+    the version keeps the reason.
+    """
+
+    min_dsr: float = 0.95
+    margin: float = 1.0
+    trial: int | None = None
+    despite: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.trial is not None:
+            check_count("trial", self.trial, minimum=0)
+        if self.despite is not None and not self.despite.strip():
+            raise UserError("despite must say why the features are sound, but is empty.")
+        if not 0.0 <= self.min_dsr <= 1.0:
+            raise UserError(f"min_dsr is a probability from 0 to 1, but got {self.min_dsr:g}.")
+        if not 0.0 <= self.margin < float("inf"):
+            raise UserError(f"margin is a number of standard errors, 0 or more, but got {self.margin:g}.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommandLine(TrainConfig):
     """What the flags fill."""
 

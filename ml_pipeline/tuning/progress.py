@@ -20,10 +20,10 @@ from ml_pipeline.runtime.files import alone
 from ml_pipeline.runtime.process_identity import this_process
 from ml_pipeline.tuning.study_files import (
     HEARTBEAT_FILE,
-    IDENTITY_ATTRIBUTE,
     STUDY_FILE,
     TrialKind,
     feature_warnings,
+    identity_of,
     is_try,
     kind_of,
     known_folders,
@@ -161,8 +161,7 @@ class _Writer:
     """How a process writes the file of one study."""
 
     def __init__(self, study: "Study") -> None:
-        identity = study.user_attrs.get(IDENTITY_ATTRIBUTE)
-        objective = identity.get("objective") if isinstance(identity, dict) else None
+        objective = identity_of(study).get("objective")
         name = objective.get("objective") if isinstance(objective, dict) else None
         self.progress = StudyProgress(study.study_name, objective=name)
         self.due_s = -math.inf

@@ -14,6 +14,7 @@ from ml_pipeline.tuning.search.pruners import make_pruner
 from ml_pipeline.tuning.search.samplers import SeededByTrial, make_sampler, sampler_remark
 from ml_pipeline.tuning.search.space import Space, read_space
 from ml_pipeline.tuning.storage.open_storage import open_storage
+from ml_pipeline.tuning.study_files import identity_of
 
 LENGTHS = ("total_timesteps", "num_episodes")
 """Settings that say how long a run is."""
@@ -75,7 +76,7 @@ def make_study(
 
 def with_length_of_study(study: optuna.Study, base: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
     """The settings with the length of the study's runs, and the other number of steps that they named, if any."""
-    stored = (study.user_attrs.get("identity") or {}).get("base settings", {})
+    stored = identity_of(study).get("base settings", {})
     length = {name: stored[name] for name in LENGTHS if name in stored}
     same = {**{name: value for name, value in base.items() if name not in LENGTHS}, **length}
     wanted = base.get("total_timesteps")

@@ -123,10 +123,15 @@ def known_folders(study: Path, attributes: Mapping[str, Any]) -> list[Path]:
         return []
 
 
+def identity_of(study: "optuna.Study") -> Mapping[str, Any]:
+    """What makes it the same study; empty where another program made it."""
+    identity = study.user_attrs.get(IDENTITY_ATTRIBUTE)
+    return identity if isinstance(identity, dict) else {}
+
+
 def feature_warnings(study: "optuna.Study") -> tuple[str, ...]:
     """Sentences about features of the study or of any of its trials that may see ahead."""
-    identity = study.user_attrs.get(IDENTITY_ATTRIBUTE)
-    told = [identity.get(FEATURE_WARNINGS) if isinstance(identity, dict) else None]
+    told = [identity_of(study).get(FEATURE_WARNINGS)]
     told += [trial.user_attrs.get(FEATURE_WARNINGS) for trial in study.get_trials(deepcopy=False)]
     sentences = (each for group in told if isinstance(group, list) for each in group if isinstance(each, str))
     return tuple(dict.fromkeys(in_one_line(each, _LONGEST_WARNING) for each in sentences))[:_MOST_WARNINGS]

@@ -82,7 +82,7 @@ class Judgement:
     dsr_of_trials: the deflated Sharpe ratio as Bailey and López de Prado have it, against that.
     expected_maximum_of_checkpoints: of n_checkpoints tries of true Sharpe ratio 0 on so many bars, all independent.
     dsr_of_checkpoints: the same against that.
-    pbo: the probability of backtest overfitting, from pbo_blocks blocks of bars.
+    pbo: the probability of backtest overfitting, from pbo_blocks blocks of bars. logits: of its test, one per split.
     min_track_record: bars that a record as the winner's needs to be above 0 at 95 %, had it been the only one.
     """
 
@@ -104,10 +104,12 @@ class Judgement:
     pbo: float
     pbo_blocks: int
     min_track_record: float
+    logits: FloatArray
 
     def described(self) -> dict[str, Any]:
         """The figures for a JSON file, with the winner's number and the sentences; None for what is undefined."""
-        return {**without_nan(vars(self)), "winner": self.winner.number, "sentences": list(self.sentences())}
+        figures = {name: value for name, value in vars(self).items() if name != "logits"}
+        return {**without_nan(figures), "winner": self.winner.number, "sentences": list(self.sentences())}
 
     def sentences(self) -> tuple[str, ...]:
         """The verdict and what it rests on, in words, the verdict first."""
@@ -216,6 +218,7 @@ def judge(trials: Sequence[JudgedTrial], *, n_blocks: int = BLOCKS) -> Judgement
         pbo=overfitting.probability,
         pbo_blocks=overfitting.n_blocks,
         min_track_record=minimum_track_record_length(own, level=LEVEL),
+        logits=overfitting.logits,
     )
 
 

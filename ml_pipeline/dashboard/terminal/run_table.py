@@ -17,7 +17,7 @@ from ml_pipeline.config.wording import counted, last_line_first
 from ml_pipeline.dashboard.summaries import BROKEN, RunSummary
 from ml_pipeline.runs.folder import BEGAN_IN_NAME
 
-_GAP = 2
+GAP = 2
 _NAME_WIDTH = 24
 """The least that a name is shortened to before a column is left out."""
 _MOST_REASONS = 5
@@ -65,9 +65,9 @@ def status_table(runs: Sequence[RunSummary], *, width: int | None) -> Table:
     cells = [[printable(column.cell(run)) for column in _COLUMNS] for run in runs]
     widths = [max([cell_len(column.title), *(cell_len(row[i]) for row in cells)]) for i, column in enumerate(_COLUMNS)]
     shown = _fitting(widths, width)
-    others = sum(widths[i] + _GAP for i in shown[1:])
+    others = sum(widths[i] + GAP for i in shown[1:])
     name_width = widths[0] if width is None else max(1, min(widths[0], width - others))
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    table = bare_table()
     for i in shown:
         column = _COLUMNS[i]
         justify = "left" if column.left else "right"
@@ -83,7 +83,16 @@ def status_table(runs: Sequence[RunSummary], *, width: int | None) -> Table:
 
 def plain_lines(runs: Sequence[RunSummary]) -> list[str]:
     """The table with every column and names in full, without colours, for a pipe or a file."""
-    table = status_table(runs, width=None)
+    return text_of(status_table(runs, width=None))
+
+
+def bare_table() -> Table:
+    """A table without lines, its columns `GAP` apart."""
+    return Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+
+
+def text_of(table: Table) -> list[str]:
+    """The table in plain lines, for a pipe or a file."""
     console = Console(color_system=None, file=io.StringIO(), width=10_000)
     with console.capture() as captured:
         console.print(table)
@@ -141,7 +150,7 @@ def _fitting(widths: Sequence[int], width: int | None) -> list[int]:
 
 
 def _taken(widths: Sequence[int], shown: Sequence[int]) -> int:
-    return min(widths[0], _NAME_WIDTH) + sum(_GAP + widths[i] for i in shown[1:])
+    return min(widths[0], _NAME_WIDTH) + sum(GAP + widths[i] for i in shown[1:])
 
 
 def _shown_names(names: Sequence[str], width: int) -> list[str]:

@@ -27,16 +27,18 @@ from ml_pipeline.trading.features.indicators import compute_features
 from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.task import TradingTask
-from ml_pipeline.tuning.promotion.comparison import PairedDifference, SavedPolicy, compare_on_validation
 from ml_pipeline.tuning.promotion.model_store import DeployedMeanwhile, ModelStore, Version
-from ml_pipeline.tuning.promotion.promotion_rule import (
+from ml_pipeline.tuning.promotion.verdict import (
     Incumbent,
     NotPromoted,
+    PairedDifference,
     PromotionCase,
-    PromotionRule,
+    PromotionRules,
+    SavedPolicy,
     Wording,
     check_promotion,
     checkpoint_digest,
+    compare_on_validation,
 )
 from ml_pipeline.tuning.promotion.version_files import write_version
 from ml_pipeline.tuning.study_files import RETURNS_FILE
@@ -142,7 +144,7 @@ def _promote(order: RetrainOrder, folder: Path, task: TradingTask) -> tuple[Vers
     """Deploy the run's best policy. Raises NotPromoted, with the figures, where it does not deserve it."""
     run, store = folder / RUN, ModelStore(Path(order.models), order.name)
     digest = checkpoint_digest(run)
-    rule = PromotionRule(min_dsr=order.min_dsr, margin=order.margin)
+    rule = PromotionRules(min_dsr=order.min_dsr, margin=order.margin)
     trial = _judged(run)
     compared: dict[str, PairedDifference] = {}
 

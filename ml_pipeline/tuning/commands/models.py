@@ -5,8 +5,6 @@ ml-pipeline models eurusd_5m --json
 """
 
 import json
-import math
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,22 +14,20 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.config.json_object import finite
 from ml_pipeline.config.wording import shown_path
+from ml_pipeline.dashboard.terminal.run_table import GAP, bare_table, figure, printable, text_of
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.tuning.promotion.model_store import ModelStore, Version, model_names, models_folder
 
-_PIPE_WIDTH = 10_000
-_GAP = 2
 _SHORTENED, _LEAST = ("STUDY", "MODEL"), 8
 """The columns that give way in a narrow window, this one first, and what is left of them."""
 _STYLES = {"current": "green", "damaged": "red", "deleted": "red"}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,19 +84,16 @@ class Rows(NamedTuple):
 
 def _show(rows: Rows, console: Console, width: int | None) -> None:
     """width: columns of the window, into which the names of studies are shortened; None, as for a pipe: all in full."""
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
+    table = bare_table()
     for title, column_width in _widths(rows, width).items():
         justify = "right" if title in rows.figures else "left"
         table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", width=column_width)  # type: ignore[arg-type]
     for row in rows.cells:
-        table.add_row(*(Text(_CONTROL.sub("?", cell), style=_STYLES.get(cell, "")) for cell in row))
-    if width is not None:
+        table.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row))
+    if width is None:
+        print(*text_of(table), sep="\n")
+    else:
         console.print(table)
-        return
-    plain = Console(color_system=None, width=_PIPE_WIDTH)
-    with plain.capture() as captured:
-        plain.print(table)
-    print(*(line.rstrip() for line in captured.get().splitlines()), sep="\n")
 
 
 def _widths(rows: Rows, width: int | None) -> dict[str, int]:
@@ -108,7 +101,7 @@ def _widths(rows: Rows, width: int | None) -> dict[str, int]:
     widths = {
         title: max(map(cell_len, [title, *cells])) for title, *cells in zip(rows.titles, *rows.cells, strict=True)
     }
-    over = 0 if width is None else sum(widths.values()) + _GAP * (len(widths) - 1) - width
+    over = 0 if width is None else sum(widths.values()) + GAP * (len(widths) - 1) - width
     for title in _SHORTENED:
         if over > 0 and title in widths:
             shorter = max(min(widths[title], _LEAST), widths[title] - over)
@@ -180,14 +173,14 @@ def _version_cells(version: Version) -> list[str]:
     return [
         _minutes(str(promotion.get("when", "-"))),
         *_origin(promotion),
-        _figure(statistics.get("dsr")),
+        figure(finite(statistics.get("dsr"))),
         _in_standard_errors(compared.get("difference"), compared.get("standard_error")),
     ]
 
 
 def _origin(promotion: Mapping[str, Any]) -> list[str]:
     study, trial = promotion.get("study"), promotion.get("trial")
-    return [str(study or "-"), "-" if trial is None else str(trial), _figure(promotion.get("value"))]
+    return [str(study or "-"), "-" if trial is None else str(trial), figure(finite(promotion.get("value")))]
 
 
 def _state(version: Version, current: int | None, deployed: set[int]) -> str:
@@ -227,9 +220,3 @@ def _minutes(when: str) -> str:
     '2026-01-02 03:04'
     """
     return when[:_MINUTES].replace("T", " ")
-
-
-def _figure(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return "-"
-    return f"{value:,.4g}"

@@ -15,14 +15,15 @@ import tyro
 
 from ml_pipeline import __version__
 from ml_pipeline.commands import COMMANDS
-from ml_pipeline.config.checks import check_count, check_positive
+from ml_pipeline.config.checks import check_positive
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.flags import parse_settings
+from ml_pipeline.config.flags import naming_flags, parse_settings
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.trained.deployed import CURRENT
 from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
+from ml_pipeline.tuning.config import PromotionRules
 from ml_pipeline.tuning.promotion.model_store import ModelStore, models_folder
 from ml_pipeline.tuning.study_files import require_optuna
 
@@ -52,10 +53,10 @@ class PromoteConfig:
     trial: int | None = None
     """Number of the trial to promote; none: the winner."""
 
-    min_dsr: float = 0.95
+    min_dsr: float = PromotionRules.min_dsr
     """Least deflated Sharpe ratio, counting trials and counting checkpoints; 0: any. Not for Gymnasium environments."""
 
-    margin: float = 1.0
+    margin: float = PromotionRules.margin
     """By more than so many standard errors it must beat what is deployed, on the study's validation data."""
 
     despite: str | None = None
@@ -69,17 +70,15 @@ class PromoteConfig:
     """Seconds between two looks at the study, with --watch."""
 
     def __post_init__(self) -> None:
-        if self.trial is not None:
-            check_count("trial", self.trial, minimum=0)
-        if not 0.0 <= self.min_dsr <= 1.0:
-            raise UserError(f"--min-dsr is a probability from 0 to 1, but got {self.min_dsr:g}.")
-        if not 0.0 <= self.margin < float("inf"):
-            raise UserError(f"--margin is a number of standard errors, 0 or more, but got {self.margin:g}.")
+        with naming_flags("min_dsr", "margin", "despite"):
+            _ = self.rules
         check_positive("interval_s", self.interval_s)
-        if self.despite is not None and not self.despite.strip():
-            raise UserError("--despite must say why the features are sound, but is empty.")
         if self.watch and self.trial is not None:
             raise UserError("--watch follows the winner, and --trial names one trial; leave one of the two out.")
+
+    @property
+    def rules(self) -> PromotionRules:
+        return PromotionRules(trial=self.trial, min_dsr=self.min_dsr, margin=self.margin, despite=self.despite)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +98,12 @@ def main(argv: list[str], *, prog: str = "promote") -> int:
             asked = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["promote"].sentence).promote
             require_optuna()
 
-            from ml_pipeline.tuning.promotion.promotion import Promotion, PromotionRules, described, follow_study
+            from ml_pipeline.tuning.promotion.promotion import Promotion, described, follow_study
             from ml_pipeline.tuning.storage.open_storage import open_study
 
         store = ModelStore(models_folder(asked.models_dir), asked.name or asked.study)
         study, folder = open_study(asked.study, root_of_runs(asked.root), storage=asked.storage, say=_note)
-        rules = PromotionRules(trial=asked.trial, min_dsr=asked.min_dsr, margin=asked.margin, despite=asked.despite)
-        promotion = Promotion(study, folder, store, rules, package_version=__version__)
+        promotion = Promotion(study, folder, store, asked.rules, package_version=__version__)
         if not asked.watch:
             print(described(promotion.attempt(), store.name), shown_path(store.folder / CURRENT), sep="\n")
             return 0

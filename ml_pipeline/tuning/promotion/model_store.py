@@ -2,7 +2,9 @@
 
     models/NAME/v1/, v2/, ...     versions, read-only; a number is never used twice
     models/NAME/current           the version that is deployed; `runs.trained.deployed` reads it
-    models/NAME/history.jsonl     every switch of it
+    models/NAME/history.jsonl     every switch of it: "action" is promote, rollback, or found (switched by hand, or by a
+                                  process that was killed before it could write); "when" in UTC, "from" and "to" are
+                                  versions, and a promotion names study and trial
 
 A version is made in a hidden folder and renamed, and `current` is replaced by a rename, so that a process killed at any
 moment leaves the version before it or the new one. What it left half-made is ignored, and removed by the next
@@ -17,11 +19,12 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.json_object import read_json_object
@@ -29,17 +32,15 @@ from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.folder import runs_folder
 from ml_pipeline.runs.folders import folders_in
 from ml_pipeline.runs.trained.deployed import CURRENT, PROMOTION_FILE, current_number, version_number
-from ml_pipeline.runtime.files import alone, open_regular, path_inside, sync_folder
+from ml_pipeline.runtime.files import alone, open_regular, path_inside, read_regular, sync_folder
 from ml_pipeline.runtime.process_identity import new_owned_folder
-from ml_pipeline.tuning.promotion.version_files import (
-    HISTORY_FILE,
-    Switch,
-    as_lines,
-    deployed_in_turn,
-    new_switch,
-    read_history,
-)
 
+DATA_FILE = "data.json"
+"""In a version: what the policy was trained on, a fingerprint, and when its splits begin and end."""
+HISTORY_FILE = "history.jsonl"
+_MOST_BYTES = 16_000_000  # of the history
+
+Action = Literal["promote", "rollback", "found"]
 _NAME = re.compile(r"\w[\w.+@=,-]{0,99}")
 _LOCK_FILE = ".lock"
 _TEMPORARY = ".promoting-"
@@ -47,6 +48,20 @@ _NEW_CURRENT, _NEW_HISTORY = ".current.new", ".history.new"
 _READ_ONLY_FILE, _READ_ONLY_FOLDER = 0o444, 0o555
 _NOBODYS_S = 3600.0
 """A temporary folder that names no owner is removed when it is so old: its maker was killed in its first moment."""
+
+
+class Switch(NamedTuple):
+    """One switch of `current`. before, after: numbers of versions; before is None for the first."""
+
+    action: str
+    when: str
+    before: int | None
+    after: int
+    details: Mapping[str, Any] = {}
+
+    def as_json(self) -> dict[str, Any]:
+        before = None if self.before is None else f"v{self.before}"
+        return {"action": self.action, "when": self.when, "from": before, "to": f"v{self.after}", **self.details}
 
 
 class DeployedMeanwhile(Exception):
@@ -83,7 +98,7 @@ class Version:
                     f'"{in_one_line(str(name), 100)}", which {PROMOTION_FILE} names, is no file of {self.name}.'
                 )
             try:
-                found = _digest(path)
+                found = digest_of(path)
             except OSError as error:
                 raise UserError(
                     f"{path} cannot be read: {error.strerror or error}; {self.name} is no longer whole."
@@ -153,7 +168,7 @@ class ModelStore:
                 made = temporary / "version"
                 made.mkdir()
                 fill(made)
-                digests = {str(path.relative_to(made).as_posix()): _digest(path) for path in _files_in(made)}
+                digests = {str(path.relative_to(made).as_posix()): digest_of(path) for path in _files_in(made)}
                 _synchronize(made)
                 with alone(self.folder / _LOCK_FILE):
                     if self.current != instead_of:
@@ -223,7 +238,7 @@ class ModelStore:
         """Write all that the switch needs, so that a full disk is noticed before it."""
         switches = [*read_history(self.folder, self._known_current()), switch]
         with open(self.folder / _NEW_HISTORY, "w", encoding="utf-8") as file:
-            file.write(as_lines(switches))
+            file.writelines(f"{json.dumps(each.as_json())}\n" for each in switches)
             file.flush()
             os.fsync(file.fileno())
         write_link(self.folder / _NEW_CURRENT, switch.after)
@@ -240,6 +255,56 @@ class ModelStore:
             with contextlib.suppress(OSError):
                 if not (left / "owner.json").exists() and time.time() - left.stat().st_mtime > _NOBODYS_S:
                     shutil.rmtree(left, ignore_errors=True)
+
+
+def new_switch(action: Action, before: int | None, after: int, **details: Any) -> Switch:
+    """A switch that happens now."""
+    return Switch(action, datetime.now(UTC).isoformat(timespec="seconds"), before, after, details)
+
+
+def read_history(model: Path, current: int | None) -> list[Switch]:
+    """The switches of a model's folder, the earliest first; lines that are none, such as a torn one, are left out.
+
+    current: the version that is deployed; where the last line tells of another one, a switch "found" follows it.
+    Raises OSError where the file cannot be read.
+    """
+    try:
+        lines = read_regular(model / HISTORY_FILE, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
+    switches = [switch for line in lines if (switch := _switch_in(line)) is not None]
+    latest = switches[-1].after if switches else None
+    if current is not None and current != latest:
+        switches.append(new_switch("found", latest, current))
+    return switches
+
+
+def deployed_in_turn(switches: Sequence[Switch]) -> list[int]:
+    """The versions that led to the one that is deployed, each after the one that a rollback from it returns to.
+
+    >>> deployed_in_turn([new_switch("promote", None, 1), new_switch("promote", 1, 2), new_switch("promote", 2, 3)])
+    [1, 2, 3]
+    >>> deployed_in_turn([new_switch("promote", None, 1), new_switch("promote", 1, 2), new_switch("rollback", 2, 1)])
+    [1]
+    """
+    versions: list[int] = []
+    for switch in switches:
+        if switch.action != "promote" and switch.after in versions:
+            del versions[versions.index(switch.after) :]
+        elif switch.after in versions:
+            versions.remove(switch.after)
+        versions.append(switch.after)
+    return versions
+
+
+def _switch_in(line: str) -> Switch | None:
+    try:
+        values = json.loads(line)
+        action, when = str(values.pop("action")), str(values.pop("when"))
+        before, after = values.pop("from"), version_number(values.pop("to"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return None if after is None else Switch(action, when, version_number(str(before)), after, values)
 
 
 def models_folder(named: Path | None) -> Path:
@@ -292,12 +357,10 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
+def digest_of(path: Path) -> str:
+    """SHA-256 of a regular file. Raises OSError where it cannot be read."""
     with open_regular(path) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _synchronize(folder: Path) -> None:

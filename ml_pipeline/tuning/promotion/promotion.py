@@ -10,23 +10,24 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial
 
-from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.json_object import read_json_object
 from ml_pipeline.config.wording import ended
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, refuse_links
 from ml_pipeline.runs.trained.deployed import Warned
 from ml_pipeline.trading.evaluation.looks import looks_in_words
-from ml_pipeline.tuning.promotion.comparison import PairedDifference, SavedPolicy, compare_on_validation
+from ml_pipeline.tuning.config import PromotionRules
 from ml_pipeline.tuning.promotion.model_store import DeployedMeanwhile, ModelStore, Version
-from ml_pipeline.tuning.promotion.promotion_rule import (
+from ml_pipeline.tuning.promotion.verdict import (
     Incumbent,
     NotPromoted,
+    PairedDifference,
     PromotionCase,
-    PromotionRule,
+    SavedPolicy,
     Wording,
     check_promotion,
     checkpoint_digest,
+    compare_on_validation,
     incumbent_of,
 )
 from ml_pipeline.tuning.promotion.version_files import beside_holding, write_version
@@ -37,25 +38,6 @@ from ml_pipeline.tuning.winner_statistics import JudgedTrial, finished_trials, w
 TEST_FILE = "test.json"
 """In a version's folder, where the study's report opened the test split for its trial: the result, and how often the
 split was seen."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromotionRules(PromotionRule):
-    """What a winner must be. Raises UserError where a value is out of range.
-
-    trial: promote this one in place of the winner. despite: why it is promoted though a feature may see ahead; the
-    version keeps the reason.
-    """
-
-    trial: int | None = None
-    despite: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.trial is not None:
-            check_count("trial", self.trial, minimum=0)
-        if self.despite is not None and not self.despite.strip():
-            raise UserError("despite must say why the features are sound, but is empty.")
-        super().__post_init__()
 
 
 LOOKS_KEY = "looks_at_test"

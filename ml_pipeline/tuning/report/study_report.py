@@ -15,15 +15,18 @@ from ml_pipeline.tuning.report.page import StudyPage, write_study_page
 from ml_pipeline.tuning.report.study_trials import TrialRow, importance_of_settings, n_finished, trial_rows
 from ml_pipeline.tuning.report.test_opening import looks_at_test
 from ml_pipeline.tuning.report.winner_test import Candidate, OpenTest, WinnerTest, see_test
-from ml_pipeline.tuning.selection import FloatArray, probability_of_backtest_overfitting
-from ml_pipeline.tuning.study_files import N_TRIALS_ATTRIBUTE, REPORT_FILE, feature_warnings, warnings_in_words
+from ml_pipeline.tuning.study_files import (
+    N_TRIALS_ATTRIBUTE,
+    REPORT_FILE,
+    feature_warnings,
+    identity_of,
+    warnings_in_words,
+)
 from ml_pipeline.tuning.winner_statistics import (
     LEVEL,
-    JudgedTrial,
     Judgement,
     finished_trials,
     judge,
-    side_by_side,
     why_no_winner,
     winner_of,
 )
@@ -59,7 +62,7 @@ def write_study_report(
     if looks := looks_at_test(study, study_folder, test.openings):
         test = replace(test, sentences=(*test.sentences, looks_in_words(looks)))
     warnings = feature_warnings(study)
-    unit = _value_unit(_identity(study))
+    unit = _value_unit(identity_of(study))
     verdict = (
         *warnings_in_words(warnings),
         *_verdict(rows, winner, judgement, test, unit=unit, no_winner=why_no_winner(judged)),
@@ -77,8 +80,8 @@ def write_study_report(
         statistics=[] if judgement is None else statistics_rows(judgement),
         test=test,
         importance=importance_of_settings(study, rows),
-        logits=None if judgement is None else _logits(judged),
-        identity=_identity(study),
+        logits=None if judgement is None else judgement.logits,
+        identity=identity_of(study),
         value_unit=unit,
     )
     try:
@@ -154,17 +157,6 @@ def _held_out_score(test: WinnerTest, winner: TrialRow) -> str:
         f"In {result['episodes']:,} fresh episodes, which no trial was scored by, it returns "
         f"{result['mean_return']:,.6g} ± {result['mean_return_se']:,.3g} (standard error)."
     )
-
-
-def _logits(judged: list[JudgedTrial]) -> FloatArray | None:
-    """Of the overfitting test over the bars that all trials' records share; None where it is undefined."""
-    records = {trial.number: trial.returns for trial in judged if trial.returns is not None}
-    return None if len(records) < 2 else probability_of_backtest_overfitting(side_by_side(records)).logits
-
-
-def _identity(study: optuna.Study) -> Mapping[str, Any]:
-    identity = study.user_attrs.get("identity")
-    return identity if isinstance(identity, dict) else {}
 
 
 def _value_unit(identity: Mapping[str, Any]) -> str | None:

@@ -25,7 +25,7 @@ from ml_pipeline.runtime.files import alone
 from ml_pipeline.runtime.process_identity import identity_from, is_alive, this_process
 from ml_pipeline.trading.evaluation.looks import Look, read_looks
 from ml_pipeline.tuning.storage.optuna_internals import engine_of, journal_of
-from ml_pipeline.tuning.study_files import IDENTITY_ATTRIBUTE
+from ml_pipeline.tuning.study_files import identity_of
 
 ATTRIBUTE = "test_opened"
 """Of the study: a list of openings, the earliest first."""
@@ -85,8 +85,7 @@ def read_openings(study: optuna.Study, study_folder: Path) -> list[Opening]:
 
 def looks_at_test(study: optuna.Study, study_folder: Path, openings: Sequence[Opening]) -> list[Look]:
     """Every look at the test part of the study's data, by whatever and wherever it was, the earliest first."""
-    identity = study.user_attrs.get(IDENTITY_ATTRIBUTE)
-    task = identity.get("task") if isinstance(identity, dict) else None
+    task = identity_of(study).get("task")
     data = task.get("data") if isinstance(task, dict) else None
     fingerprints = [each for each in (data.values() if isinstance(data, dict) else [data]) if isinstance(each, str)]
     folders = (folder for folder in study_folder.glob("trial-*") if not folder.is_symlink())

@@ -3,11 +3,9 @@
 The test of a study on a Gymnasium environment is fresh episodes, whose seeds no trial saw.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,10 +18,10 @@ from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, refuse_links, report_folder
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.report_heading import write_report_heading
-from ml_pipeline.runs.train_config import TrainConfig
-from ml_pipeline.runs.trained.restore import load_run, restore_policy
 from ml_pipeline.trading.evaluation.looks import Look
 from ml_pipeline.trading.task import TradingTask
+from ml_pipeline.tuning.promotion.model_store import digest_of
+from ml_pipeline.tuning.promotion.verdict import SavedPolicy
 from ml_pipeline.tuning.report.test_opening import (
     WINNER_TEST_FOLDER,
     Opening,
@@ -222,24 +220,17 @@ def held_out_test(run_folder: Path) -> HeldOutTest:
     if not path.is_file():
         raise UserError(f"{path} is not there; write the report on the machine that has this trial's folder.")
     refuse_links(run_folder)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    config, saved = load_run(path)
-    if config.run.env_id is not None:
-        gym_task = GymTask.of(config.run, eval_episodes=max(config.run.eval_episodes, FEWEST_EPISODES))
-        gym_task = gym_task.with_seed(config.run.seed + _HELD_OUT_SEED_OFFSET)
-        with closing(gym_task.evaluation_env()) as env:
-            act = restore_policy(config, env, saved, path).act
+    policy, digest = SavedPolicy(run_folder), digest_of(path)
+    run = policy.config.run
+    if run.env_id is not None:
+        episodes = max(run.eval_episodes, FEWEST_EPISODES)
+        gym_task = GymTask.of(run, eval_episodes=episodes).with_seed(run.seed + _HELD_OUT_SEED_OFFSET)
+        act = policy.act_for(gym_task)
         return HeldOutTest("fresh episodes", digest, lambda folder, look: _play(gym_task, act, folder, run_folder))
-    task = _trading_task(config, saved)
-    with closing(task.evaluation_env("test")) as env:
-        act = restore_policy(config, env, saved, path).act
-    return HeldOutTest("the test split", digest, lambda folder, look: _trade(task, act, folder, look, run_folder))
-
-
-def _trading_task(config: TrainConfig, saved: Mapping[str, Any]) -> TradingTask:
-    task = TradingTask.from_state(saved["task"], config.trading, config.run.seed)
+    task = policy.trading_task(policy.config)
     _ = task.notices  # raises where a feature sees ahead
-    return task
+    act = policy.act_for(task, "test")
+    return HeldOutTest("the test split", digest, lambda folder, look: _trade(task, act, folder, look, run_folder))
 
 
 def _trade(

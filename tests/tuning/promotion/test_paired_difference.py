@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ml_pipeline.tuning.promotion.comparison import difference_of_episodes, difference_of_returns
+from ml_pipeline.tuning.promotion.verdict import difference_of_episodes, difference_of_returns
 
 
 def test_the_difference_of_episodes_is_that_of_pairs():

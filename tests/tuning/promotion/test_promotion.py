@@ -16,12 +16,12 @@ from ml_pipeline.runs.trained.deployed import warned_of
 from ml_pipeline.runs.trained.load_policy import load_policy
 from ml_pipeline.trading.evaluation.looks import Look, looks_in_words, read_looks, record_look
 from ml_pipeline.trading.traded_market import TradedMarket
+from ml_pipeline.tuning.config import PromotionRules
 from ml_pipeline.tuning.promotion import promotion as promotion_module
 from ml_pipeline.tuning.promotion import version_files
-from ml_pipeline.tuning.promotion.comparison import FEWEST_EPISODES, SavedPolicy, compare_on_validation
 from ml_pipeline.tuning.promotion.model_store import ModelStore, write_link
-from ml_pipeline.tuning.promotion.promotion import Promotion, PromotionRules, follow_study
-from ml_pipeline.tuning.promotion.promotion_rule import NotPromoted
+from ml_pipeline.tuning.promotion.promotion import Promotion, follow_study
+from ml_pipeline.tuning.promotion.verdict import FEWEST_EPISODES, NotPromoted, SavedPolicy, compare_on_validation
 from ml_pipeline.tuning.report.test_opening import record_opening
 from ml_pipeline.tuning.storage.open_storage import open_study
 from ml_pipeline.tuning.study_files import IDENTITY_ATTRIBUTE, STUDY_FILE
