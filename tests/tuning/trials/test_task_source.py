@@ -20,8 +20,8 @@ def test_the_splits_are_those_of_the_study_to_the_bar(window):
     source = TaskSource()
     trial = TradingConfig(features=("log_return_5", "rsi_14", "volatility_60"), window=window, embargo_bars=3)
     fractions = source.fractions_as_of(STUDY, trial)
-    of_trial = source.task(train_config({"features": trial.features, "window": window, "embargo_bars": 3}))
-    of_study = source.task(train_config({"features": STUDY.features, "window": 1, "embargo_bars": 3}))
+    of_trial = source.task(train_config({"features": trial.features, "window": window, "embargo_bars": 3})).account
+    of_study = source.task(train_config({"features": STUDY.features, "window": 1, "embargo_bars": 3})).account
     assert of_trial.first_bar > of_study.first_bar
     found = of_trial.splits_by(train=fractions["train_fraction"], validation=fractions["validation_fraction"])
     assert edges(found) == edges({name: of_study.split(name) for name in ("train", "validation", "test")})
