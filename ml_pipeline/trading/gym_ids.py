@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import gymnasium
 
+from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.sections import part_of_whole, same
 from ml_pipeline.trading.envs import stateful
 from ml_pipeline.trading.envs.fast import FastTradingEnv
@@ -52,9 +53,6 @@ def make_env(
     settings: of `TradingConfig`. Without episode_length, a "stateful" episode passes through the whole split.
     Raises UserError if the market or a setting cannot be used.
     """
-    from ml_pipeline.config.errors import UserError
-    from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
-
     if render_mode not in {None, "rgb_array"} or (render_mode and kind == "fast"):
         raise UserError(f'render_mode must be None, or "rgb_array" with TradingEnv-v1, but got "{render_mode}".')
     traded = traded_on(market, settings)
@@ -63,7 +61,7 @@ def make_env(
     training = traded.training_settings()
     if "episode_length" not in settings:
         training["episode_length"] = None
-    return StatefulTradingEnv(traded.bars_of(split), traded.rules, **training, render_mode=render_mode)
+    return stateful.StatefulTradingEnv(traded.bars_of(split), traded.rules, **training, render_mode=render_mode)
 
 
 def traded_on(market: Any, settings: Mapping[str, Any]) -> "TradedMarket":
@@ -71,13 +69,9 @@ def traded_on(market: Any, settings: Mapping[str, Any]) -> "TradedMarket":
 
     settings: of `TradingConfig`. Raises UserError if the market or a setting cannot be used.
     """
-    from dataclasses import fields
-
-    from ml_pipeline.config.errors import UserError, nearest
     from ml_pipeline.trading.market.data import MarketData
     from ml_pipeline.trading.market.files import market_from_frame
     from ml_pipeline.trading.market.resampling import BarForm
-    from ml_pipeline.trading.settings import TradingConfig
     from ml_pipeline.trading.traded_market import TradedMarket
 
     known = [field.name for field in fields(TradingConfig)]

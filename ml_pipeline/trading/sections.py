@@ -1,13 +1,15 @@
 """The sections of a settings file about trading: `environment`, `stock_env`, rewards, accounts and the data."""
 
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.sections import Flat, Reader, add, only, same, section
 from ml_pipeline.trading.envs.rewards import reward_name, reward_parameters
-from ml_pipeline.trading.features.feature_aliases import our_feature
+from ml_pipeline.trading.features.formulas import SPANNED
+from ml_pipeline.trading.features.indicators import feature_examples, is_function, make_features
 from ml_pipeline.trading.settings import TradingConfig
 
 # The most that a trade_limit_percent of these files can be: it is a fraction there, and 0.1 means 10 %.
@@ -182,3 +184,63 @@ TRADING_SECTIONS: dict[str, Reader] = {
         },
     ),
 }
+
+
+# What other libraries call our features: those without a span, and those that are called otherwise.
+_FEATURES = {
+    "rsi": "rsi_14",
+    "atr": "atr_14",
+    "ema": "ema_20",
+    "sma": "sma_20",
+    "ma": "sma_20",
+    "return": "log_return_1",
+    "returns": "log_return_1",
+    "log_return": "log_return_1",
+    "log_returns": "log_return_1",
+    "volatility": "volatility_20",
+    "std": "volatility_20",
+    "volume": "volume_zscore_20",
+    "macd_hist": "macd",
+    "macd_line": "macd",
+    "hour": "time_of_day",
+    "day_of_week": "time_of_week",
+    "weekday": "time_of_week",
+}
+_SPANNED_FEATURES = {
+    "ma": "sma",
+    "std": "volatility",
+    "return": "log_return",
+    "returns": "log_return",
+    "roc": "log_return",
+}
+
+
+def our_feature(name: str) -> str:
+    """The name of a feature here, for one of ours or a familiar one. Raises UserError, with the nearest, for others.
+
+    >>> [our_feature(name) for name in ("ema:10", "RSI_14", "sma20", "rsi", "returns", "std_30", "rsi_14@1h")]
+    ['ema_10', 'rsi_14', 'sma_20', 'rsi_14', 'log_return_1', 'volatility_30', 'rsi_14@1h']
+    """
+    is_own = is_function(name) and not re.fullmatch(r"\w+:\d+", name)
+    ours = name if is_own else _as_ours(name)
+    try:
+        make_features(ours)
+    except UserError as error:
+        if "There is no feature" not in str(error):
+            raise
+        known = [*feature_examples(), *_FEATURES]
+        raise UserError(f'There is no feature "{name}". {nearest(name, known)}') from None
+    return ours
+
+
+def _as_ours(name: str) -> str:
+    column, at, timeframe = name.partition("@")
+    if column.startswith("feature_"):
+        return name
+    plain = re.sub(r"[\s:-]+", "_", column.strip()).lower()
+    if (ours := _FEATURES.get(plain)) is not None:
+        return f"{ours}{at}{timeframe}"
+    if match := re.fullmatch(r"([a-z_]*[a-z])_?(\d+)", plain):
+        word = _SPANNED_FEATURES.get(match[1], match[1])
+        plain = f"{word}_{match[2]}" if word in SPANNED else plain
+    return f"{plain}{at}{timeframe}"
