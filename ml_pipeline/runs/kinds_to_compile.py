@@ -29,7 +29,7 @@ def _acting(config: PPOConfig, actions: spaces.Space) -> None:
 
 def _learning(config: PPOConfig, actions: spaces.Space) -> None:
     from ml_pipeline.models.rl.policies.policy import Policy
-    from ml_pipeline.models.rl.update.step_choice import fastest_steps
+    from ml_pipeline.models.rl.update.ppo_update import fastest_steps
 
     fastest_steps(Policy(_OBSERVATIONS, actions, config, seed=0), config, np.random.default_rng(0))
 

@@ -76,7 +76,7 @@ LOSS = (
 STEPS = (
     Mutation(
         "Adam's own epsilon",
-        f"{RL}/update/step_choice.py",
+        f"{RL}/update/ppo_update.py",
         "_ADAM_EPSILON = 1e-5",
         "_ADAM_EPSILON = 1e-8",
         f"{RL_TESTS}/algorithms/test_against_stable_baselines3.py::test_weights_after_an_update_are_theirs",
@@ -186,10 +186,10 @@ STEPS = (
     ),
     Mutation(
         "steps that differ from autograd's are gone on with",
-        f"{RL}/update/step_choice.py",
+        f"{RL}/update/ppo_update.py",
         "distance <= _AGREEMENT * norm",
         "True or distance <= _AGREEMENT * norm",
-        f"{RL_TESTS}/update/test_step_choice.py::test_steps_that_differ_are_reported_once_and_replaced_by_autograd",
+        f"{RL_TESTS}/update/test_choosing_steps.py::test_steps_that_differ_are_reported_once_and_replaced_by_autograd",
     ),
     Mutation(
         "nobody checks that the first ratio is 1",

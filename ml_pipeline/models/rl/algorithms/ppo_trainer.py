@@ -33,8 +33,7 @@ from ml_pipeline.models.rl.policies.threads_and_device import choose_device, one
 from ml_pipeline.models.rl.ranks import OneRank, Ranks
 from ml_pipeline.models.rl.rollout.estimates import Estimates, check_policy, with_normalized_values
 from ml_pipeline.models.rl.transitions import TrainingFailed
-from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, UpdateStatistics
-from ml_pipeline.models.rl.update.step_choice import fastest_steps
+from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, UpdateStatistics, fastest_steps
 from ml_pipeline.monitoring.progress import ProgressBar
 from ml_pipeline.monitoring.sinks import MetricsSink, Sinks
 

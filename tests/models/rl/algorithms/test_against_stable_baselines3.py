@@ -26,7 +26,7 @@ from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.estimates import estimate
 from ml_pipeline.models.rl.rollout.host_collector import HostCollector
 from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
-from ml_pipeline.models.rl.update import step_choice
+from ml_pipeline.models.rl.update import ppo_update
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
 from ml_pipeline.models.rl.update.gradient_steps import FlatAdam, flatten_parameters
 from ml_pipeline.models.rl.update.ppo_loss import (
@@ -36,8 +36,7 @@ from ml_pipeline.models.rl.update.ppo_loss import (
     loss_terms,
     normalize_advantages,
 )
-from ml_pipeline.models.rl.update.ppo_update import PPOUpdate
-from ml_pipeline.models.rl.update.step_choice import fastest_steps
+from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, fastest_steps
 
 sb3 = pytest.importorskip("stable_baselines3", reason="pip install stable-baselines3")
 from stable_baselines3.common.logger import Logger  # noqa: E402
@@ -348,7 +347,7 @@ def both_updated(p, monkeypatch, *, progress, steps):
     monkeypatch.setattr(np.random, "permutation", their_order)
     p.theirs.train()
     if steps == "torch":
-        monkeypatch.setattr(step_choice, "can_compile", lambda network: False)
+        monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)
     update = PPOUpdate(p.policy, p.config, fastest_steps(p.policy, p.config, np.random.default_rng(7)))
     assert update.state_dict()["steps"] == steps
     statistics = update(estimates_of(p).batch, progress=progress)

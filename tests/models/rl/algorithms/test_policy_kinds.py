@@ -17,7 +17,7 @@ from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.estimates import compute_gae, estimate
 from ml_pipeline.models.rl.rollout.host_collector import HostCollector
 from ml_pipeline.models.rl.transitions import Sequences
-from ml_pipeline.models.rl.update import step_choice
+from ml_pipeline.models.rl.update import ppo_update
 
 NUM_ENVS, N_ITERATIONS, N_STEPS = 3, 3, 8
 VECTOR = spaces.Box(-9, 9, (2,))
@@ -213,7 +213,7 @@ def test_compiled_memory_learns_what_it_learns_in_torch(kind, monkeypatch):
     found = {}
     for steps in ("compiled", "torch"):
         if steps == "torch":
-            for module in (policy_module, step_choice):
+            for module in (policy_module, ppo_update):
                 monkeypatch.setattr(module, "can_compile", lambda network: False)
         trainer = trainer_for(kind, SerialEnv(factories(kind)))
         trainer.train()

@@ -21,7 +21,7 @@ from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector
 from ml_pipeline.models.rl.rollout.host_collector import HostCollector
 from ml_pipeline.models.rl.transitions import TrainingFailed
-from ml_pipeline.models.rl.update import step_choice
+from ml_pipeline.models.rl.update import ppo_update
 
 NUM_ENVS = 6
 CONFIG = PPOConfig(n_steps=12, minibatch_size=24, n_epochs=2, hidden_sizes=(8,))
@@ -156,7 +156,7 @@ def asked(monkeypatch):
 
 @pytest.mark.parametrize("settings", [{}, {"share_layers": True}, {"memory": "lstm"}])
 def test_nothing_is_asked_of_the_device_but_once_an_iteration(settings, asked, monkeypatch):
-    monkeypatch.setattr(step_choice, "can_compile", lambda network: False)  # as on a GPU
+    monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)  # as on a GPU
     counts = []
     for n_steps, n_epochs in ((4, 1), (24, 3)):
         trained = trainer(config=replace(CONFIG, n_steps=n_steps, n_epochs=n_epochs, **settings))
@@ -208,7 +208,7 @@ class Seen(TorchDispatchMode):
 @pytest.mark.parametrize("kind", ACTION_SPACES)
 @pytest.mark.parametrize("settings", [{}, {"memory": "gru"}, {"normalize_values": True}])
 def test_no_tensor_is_float64(kind, settings, monkeypatch):
-    monkeypatch.setattr(step_choice, "can_compile", lambda network: False)  # as on a GPU
+    monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)  # as on a GPU
     trained = trainer(kind, replace(CONFIG, **settings))
     collector, step, seen = trained._collector, trained._collector._step, Seen()
 

@@ -13,10 +13,9 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.settings import LostFunction
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, TrainingFailed
-from ml_pipeline.models.rl.update import step_choice
+from ml_pipeline.models.rl.update import ppo_update
 from ml_pipeline.models.rl.update.ppo_loss import LossWeights, normalize_advantages, ppo_loss
-from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, adapted, of_function, scheduled
-from ml_pipeline.models.rl.update.step_choice import fastest_steps
+from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, adapted, fastest_steps, of_function, scheduled
 
 pytestmark = pytest.mark.usefixtures("kind")
 N_SAMPLES = 40
@@ -27,7 +26,7 @@ CONFIG = PPOConfig(minibatch_size=16, n_epochs=2, ent_coef=0.01, learning_rate=1
 def kind(request, monkeypatch):
     """Both ways to take the steps."""
     if request.param == "torch":
-        monkeypatch.setattr(step_choice, "can_compile", lambda network: False)
+        monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)
     return request.param
 
 

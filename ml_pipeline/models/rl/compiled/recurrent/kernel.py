@@ -34,8 +34,8 @@ from ml_pipeline.models.rl.compiled.recurrent.layout import (
     RecurrentLearner,
     RecurrentSamples,
     RecurrentWorkspace,
-    Rows,
     SequenceArrays,
+    SequenceGroup,
     cell_of,
     pack,
 )
@@ -63,7 +63,7 @@ def _gradient(
     kl = 0.0
     for start in range(0, len(chunk.chosen), size):
         chosen = chunk.chosen[start : start + size]
-        group = Rows(samples.sequences, packing, history, pack(chosen, samples.sequences, packing))
+        group = SequenceGroup(samples.sequences, packing, history, pack(chosen, samples.sequences, packing))
         run(n, Recurrent(networks, cells), group)
         for tile in range(0, len(chosen), TILE):
             rows = packing.samples[tile : min(tile + TILE, len(chosen))]
@@ -97,7 +97,7 @@ def evaluate(
         add_biases(n, networks, cells)
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
-        group = Rows(sequences, packing, history, pack(chosen, sequences, packing))
+        group = SequenceGroup(sequences, packing, history, pack(chosen, sequences, packing))
         for n in range(n_networks):
             run(n, network, group)
             _write_states(n, len(chosen), cells, group, outputs.states)
@@ -106,7 +106,7 @@ def evaluate(
 
 
 @jit
-def _write_states(n: int, n_rows: int, cells: Cells, rows: Rows, states: Array) -> None:
+def _write_states(n: int, n_rows: int, cells: Cells, rows: SequenceGroup, states: Array) -> None:
     h, units, history = cells.padded_units, cells.units, rows.history
     place = n * states.shape[1] // len(cells.places)
     for r in range(n_rows):
@@ -152,7 +152,7 @@ def add_biases(n: int, networks: Networks, cells: Cells) -> None:
 
 
 @jit
-def run(n: int, network: Recurrent, rows: Rows) -> None:
+def run(n: int, network: Recurrent, rows: SequenceGroup) -> None:
     """Fills the history of network n with that of the rows."""
     cells, packing, history, longest = network.cells, rows.packing, rows.history, rows.longest
     cell, h, n_sums = cell_of(cells, n), cells.padded_units, cells.n_sums
@@ -201,7 +201,7 @@ def run(n: int, network: Recurrent, rows: Rows) -> None:
 
 
 @jit
-def run_back(n: int, learner: RecurrentLearner, rows: Rows, gradient: Array, bias_slopes: Array) -> None:
+def run_back(n: int, learner: RecurrentLearner, rows: SequenceGroup, gradient: Array, bias_slopes: Array) -> None:
     """Adds to gradient, float32 (P,), from history.slopes; replaces these and history.sums by other slopes.
 
     bias_slopes: float32 (4 H,), is overwritten.
@@ -246,7 +246,7 @@ def run_back(n: int, learner: RecurrentLearner, rows: Rows, gradient: Array, bia
 
 
 @jit
-def _read_inputs(n_rows: int, cells: Cells, rows: Rows) -> None:
+def _read_inputs(n_rows: int, cells: Cells, rows: SequenceGroup) -> None:
     x = rows.history.x[: n_rows * cells.padded_inputs].reshape(n_rows, cells.padded_inputs)
     for r in range(n_rows):
         for k in range(cells.inputs):
@@ -254,7 +254,7 @@ def _read_inputs(n_rows: int, cells: Cells, rows: Rows) -> None:
 
 
 @jit
-def _read_states(n: int, n_segments: int, cells: Cells, rows: Rows) -> None:
+def _read_states(n: int, n_segments: int, cells: Cells, rows: SequenceGroup) -> None:
     """What the first rows, one for each segment, begin with."""
     h, units, history, states = cells.padded_units, cells.units, rows.history, rows.sequences.state
     place = n * states.shape[1] // len(cells.places)

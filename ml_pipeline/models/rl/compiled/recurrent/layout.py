@@ -122,7 +122,7 @@ class History(NamedTuple):
     back: Array
 
 
-class Rows(NamedTuple):
+class SequenceGroup(NamedTuple):
     """The group of sequences that goes through the networks together. longest: steps of its longest segment."""
 
     sequences: SequenceArrays

@@ -12,11 +12,11 @@ from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS
 from ml_pipeline.models.rl.policies import compiled_networks
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
-from ml_pipeline.models.rl.update import step_choice
+from ml_pipeline.models.rl.update import ppo_update
 from ml_pipeline.models.rl.update.compiled_steps import CompiledSteps
 from ml_pipeline.models.rl.update.gradient_steps import FlatAdam, StepSettings, TorchSteps, flatten_parameters
 from ml_pipeline.models.rl.update.ppo_loss import AutogradGradients, ClosedFormGradients, LossWeights
-from ml_pipeline.models.rl.update.step_choice import CheckedSteps, fastest_steps
+from ml_pipeline.models.rl.update.ppo_update import CheckedSteps, fastest_steps
 
 
 def chosen(**settings):
@@ -34,7 +34,7 @@ def test_two_perceptrons_and_memory_learn_compiled_and_checked(settings):
 
 
 def test_without_a_compiler_they_learn_in_closed_form_and_checked(monkeypatch):
-    monkeypatch.setattr(step_choice, "can_compile", lambda network: False)
+    monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)
     _, steps = chosen()
     assert isinstance(steps, CheckedSteps)
     assert isinstance(steps._steps._gradients, ClosedFormGradients)
@@ -44,7 +44,7 @@ def test_without_a_compiler_they_learn_in_closed_form_and_checked(monkeypatch):
 def test_without_a_compiler_two_perceptrons_of_different_sizes_learn_by_autograd(monkeypatch):
     _, steps = chosen(value_hidden_sizes=(9,))
     assert isinstance(steps._steps, CompiledSteps)
-    monkeypatch.setattr(step_choice, "can_compile", lambda network: False)
+    monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)
     _, steps = chosen(value_hidden_sizes=(9,))
     assert isinstance(steps._gradients, AutogradGradients)
     _, steps = chosen(value_hidden_sizes=(8,))
@@ -56,7 +56,7 @@ def test_so_they_do_where_the_compiler_fails(monkeypatch):
         raise RuntimeError("LLVM ERROR")
 
     monkeypatch.setattr(compiled_networks, "_failures", [])
-    monkeypatch.setattr(step_choice, "CompiledSteps", fail)
+    monkeypatch.setattr(ppo_update, "CompiledSteps", fail)
     with pytest.warns(UserWarning, match="numba is installed but fails here"):
         _, steps = chosen()
     assert isinstance(steps._steps._gradients, ClosedFormGradients)
@@ -84,7 +84,7 @@ def test_large_minibatches_of_large_networks_are_cut_into_chunks(side, minibatch
 def test_chunks_that_are_asked_for_are_taken_but_by_compiled_steps(monkeypatch):
     assert chosen(share_layers=True, gradient_chunks=3)[1]._gradients._n_chunks == 3
     assert chosen(gradient_chunks=3)[1].kind == "compiled"
-    monkeypatch.setattr(step_choice, "can_compile", lambda network: False)
+    monkeypatch.setattr(ppo_update, "can_compile", lambda network: False)
     assert chosen(gradient_chunks=3)[1]._gradients._n_chunks == 3
     assert isinstance(chosen(gradient_chunks=1)[1]._steps._gradients, ClosedFormGradients)
 
@@ -161,7 +161,7 @@ def test_steps_that_differ_are_reported_once_and_replaced_by_autograd(kind):
 
 def test_only_the_first_update_is_compared(monkeypatch):
     compared = []
-    monkeypatch.setattr(step_choice, "agrees_with_autograd", lambda *_: compared.append(1) or True)
+    monkeypatch.setattr(ppo_update, "agrees_with_autograd", lambda *_: compared.append(1) or True)
     network, fast = fast_steps("torch")
     checked = CheckedSteps(fast, network, CONFIG)
     for _ in range(3):
