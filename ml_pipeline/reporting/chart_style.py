@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-AGENT_COLOR = "#0b5fff"
+AGENT_COLOR, HOLD_COLOR, EQUAL_COLOR, RANDOM_COLOR = "#0b5fff", "#e07b00", "#7a4fd0", "#8a8f98"
+UP_COLOR, DOWN_COLOR = "#1f8a4c", "#c62f2f"
 # Curves whose largest value is more than this many times their smallest get a logarithmic scale.
 _LOG_SCALE_FACTOR = 5.0
 

@@ -54,6 +54,20 @@ def html_page(title: str, parts: Iterable[str], *, style: str = "") -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
+def paragraph(text: str, kind: str = "") -> str:
+    """Plain text as a paragraph of a CSS class."""
+    return f"{_opened('p', kind)}{html.escape(text)}</p>"
+
+
+def bullet_list(sentences: Iterable[str], kind: str = "") -> str:
+    """Plain texts as a list of a CSS class."""
+    return _opened("ul", kind) + "".join(f"<li>{html.escape(each)}</li>" for each in sentences) + "</ul>"
+
+
+def _opened(tag: str, kind: str) -> str:
+    return f'<{tag} class="{kind}">' if kind else f"<{tag}>"
+
+
 def html_table(rows: Sequence[Sequence[str]]) -> str:
     """A table of plain texts, the first row of which is its header; it scrolls where the page is narrower."""
     header, *others = [[html.escape(cell) for cell in row] for row in rows]

@@ -99,6 +99,14 @@ class SortableTable:
     detail_title: str = ""
 
 
+ZOOM_HINT = '<p class="hint">Drag across a chart to zoom all of them; the pointer shows values.</p>'
+
+
+def padded(values: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """The first n values, and NaN after the end of an account that was closed before the others."""
+    return np.concatenate([values[:n], np.full(max(0, n - len(values)), np.nan)])
+
+
 def interactive_parts(
     times: NDArray[np.datetime64], charts: Sequence[TimeChart], tables: Sequence[SortableTable] = ()
 ) -> tuple[list[str], list[str], list[str]]:
@@ -115,7 +123,7 @@ def interactive_parts(
 
 def interactive_style() -> str:
     """The CSS of charts and tables."""
-    return _asset("uPlot.min.css") + _asset("report.css")
+    return asset("uPlot.min.css") + asset("report.css")
 
 
 def json_block(name: str, content: Mapping[str, Any]) -> str:
@@ -189,17 +197,18 @@ def _column(column: TableColumn) -> dict[str, Any]:
 
 @cache
 def _assets() -> tuple[str, ...]:
-    licence = html.escape(_asset("uPlot-LICENSE.txt"), quote=False)
+    licence = html.escape(asset("uPlot-LICENSE.txt"), quote=False)
     return (
-        f"<script>{_asset('uPlot.min.js')}</script>",
-        f"<script>{_asset('report.js')}</script>",
+        f"<script>{asset('uPlot.min.js')}</script>",
+        f"<script>{asset('report.js')}</script>",
         f"<!-- uPlot:\n{licence}-->",
     )
 
 
 @cache
-def _asset(name: str) -> str:
-    return files("ml_pipeline.reporting").joinpath("assets", name).read_text(encoding="utf-8")
+def asset(name: str, package: str = "ml_pipeline.reporting") -> str:
+    """A text in the folder `assets` of a package."""
+    return files(package).joinpath("assets", name).read_text(encoding="utf-8")
 
 
 # Numbers are rounded to so many levels between the smallest and the largest: finer than a screen draws, zoomed in too.

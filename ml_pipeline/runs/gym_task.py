@@ -4,7 +4,6 @@ The report: evaluation.json, learning_curve.png, and all of it with its settings
 """
 
 import contextlib
-import html
 import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -26,7 +25,7 @@ from ml_pipeline.models.rl.core.separate_process import CallFailed, Calls, run_i
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, reports_mask_outside_observation
 from ml_pipeline.monitoring.sinks import METRICS_FILE
-from ml_pipeline.reporting.html_page import html_picture, html_table, png_of, write_html_page
+from ml_pipeline.reporting.html_page import html_picture, html_table, paragraph, png_of, write_html_page
 from ml_pipeline.reporting.learning_curve_figure import CurveGroup, CurvePanel, learning_curve_figure
 from ml_pipeline.reporting.learning_curves import LearningCurve, read_learning_curve
 from ml_pipeline.reporting.report_files import EVALUATION_FILE, PAGE_FILE
@@ -231,8 +230,7 @@ def write_gym_report(
     """
     summary = _summary(result) | ({} if random is None else {"random": _summary(random)})
     (folder / EVALUATION_FILE).write_text(json.dumps(summary, indent=2) + "\n")
-    parts = [f"<p>{html.escape(notice)}</p>" for notice in notices]
-    parts.append(f"<p>{html.escape(result_sentence(env_id, result, random))}.</p>")
+    parts = list(map(paragraph, [*notices, f"{result_sentence(env_id, result, random)}."]))
     if (folder / METRICS_FILE).is_file():
         parts += _training(folder, env_id, read_learning_curve(folder))
     header = ["episode", "return", "length (steps)"]
@@ -268,7 +266,7 @@ def _training(folder: Path, env_id: str, curve: LearningCurve) -> list[str]:
         f"{curve.best_score:,.4g}."
     )
     picture = html_picture(png, "Returns of training episodes, and scores of evaluations, by environment steps")
-    return ["<h2>Training</h2>", f"<p>{spent}</p>", picture]
+    return ["<h2>Training</h2>", paragraph(spent), picture]
 
 
 def _settings(folder: Path) -> str:

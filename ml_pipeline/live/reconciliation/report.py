@@ -3,10 +3,10 @@
 The page needs no network: both equity curves, their difference, and the tables.
 """
 
-import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,10 @@ from ml_pipeline.live.reconciliation.costs import OrderFilled, write_realized_co
 from ml_pipeline.live.reconciliation.reading import read_session
 from ml_pipeline.live.reconciliation.reconciliation import Reconciliation, reconcile
 from ml_pipeline.live.session_files import COSTS_MET_FILE, RECONCILIATION_FIGURES_FILE, RECONCILIATION_FILE
-from ml_pipeline.reporting.chart_style import AGENT_COLOR
-from ml_pipeline.reporting.html_page import html_table, write_html_page
+from ml_pipeline.reporting.chart_style import AGENT_COLOR, DOWN_COLOR, HOLD_COLOR
+from ml_pipeline.reporting.html_page import bullet_list, html_table, paragraph, write_html_page
 from ml_pipeline.reporting.interactive_page import (
+    ZOOM_HINT,
     Curve,
     Marks,
     SortableTable,
@@ -28,8 +29,8 @@ from ml_pipeline.reporting.interactive_page import (
     TimeChart,
     interactive_parts,
     interactive_style,
+    padded,
 )
-from ml_pipeline.trading.evaluation.page import DOWN_COLOR, HOLD_COLOR
 from ml_pipeline.trading.market.data import FloatArray
 
 # So many rows of a table fit on a page that stays below 3 MB: those that are worth most.
@@ -81,9 +82,9 @@ def write_reconciliation_page(path: Path, found: Reconciliation) -> None:
     charts, places, end = interactive_parts(times, _charts(found), [table for table, _ in tables])
     causes, costs = found.cause_rows, found.cost_rows
     parts = [
-        f'<p class="verdict">{html.escape(found.verdict)}</p>',
-        "<ul>" + "".join(f"<li>{html.escape(sentence)}</li>" for sentence in found.sentences) + "</ul>",
-        '<p class="hint">Drag across a chart to zoom all of them; the pointer shows values.</p>',
+        paragraph(found.verdict, "verdict"),
+        bullet_list(found.sentences),
+        ZOOM_HINT,
         *charts,
         *([f"<h2>What the difference is made of</h2>{html_table(causes)}"] if causes else []),
         _meanings(found),
@@ -97,7 +98,8 @@ def write_reconciliation_page(path: Path, found: Reconciliation) -> None:
 
 def _charts(found: Reconciliation) -> list[TimeChart]:
     rows = found.attribution.rows
-    equity, tested = rows["equity"], _padded(found.attribution.backtest["equity"], len(rows["time"]))
+    equity, n = rows["equity"], len(rows["time"])
+    tested, costs = (padded(found.attribution.backtest[name], n) for name in ("equity", "costs_paid"))
     at = np.array(sorted({each.bar for each in _shown(found.attribution.divergent)}), dtype=np.int64)
     divergent = [Marks("fills that part", at, equity[at], DOWN_COLOR, "down")] if len(at) else []
     return [
@@ -117,13 +119,7 @@ def _charts(found: Reconciliation) -> list[TimeChart]:
             "money",
             [
                 Curve("session", rows["costs_paid"], AGENT_COLOR, coarse=True),
-                Curve(
-                    "backtest",
-                    _padded(found.attribution.backtest["costs_paid"], len(rows["time"])),
-                    HOLD_COLOR,
-                    dashed=True,
-                    coarse=True,
-                ),
+                Curve("backtest", costs, HOLD_COLOR, dashed=True, coarse=True),
             ],
             height_px=130,
         ),
@@ -186,9 +182,7 @@ def _left_out(n: int, most: int) -> str:
 
 def _meanings(found: Reconciliation) -> str:
     causes = [each.cause for each in found.attribution.causes]
-    items = "".join(
-        f"<dt><b>{cause.replace('_', ' ')}</b></dt><dd>{html.escape(MEANINGS[cause])}</dd>" for cause in causes
-    )
+    items = "".join(f"<dt><b>{cause.replace('_', ' ')}</b></dt><dd>{escape(MEANINGS[cause])}</dd>" for cause in causes)
     how = (
         "<p>Each cause is worth the difference that it makes to the final equity when it is switched on after those "
         "above it, with everything that follows from it; “at once” is what the bars of its fills show.</p>"
@@ -198,9 +192,4 @@ def _meanings(found: Reconciliation) -> str:
 
 def _settings(found: Reconciliation) -> str:
     lines = "".join(f"{name}: {value!r}\n" for name, value in found.costs.settings.items())
-    return f"<p>As settings for the next training (costs-met.yaml):</p><pre>{html.escape(lines)}</pre>"
-
-
-def _padded(values: FloatArray, n: int) -> FloatArray:
-    """NaN after the end of an account that was closed before the other."""
-    return np.concatenate([values[:n], np.full(max(0, n - len(values)), np.nan)])
+    return f"<p>As settings for the next training (costs-met.yaml):</p><pre>{escape(lines)}</pre>"

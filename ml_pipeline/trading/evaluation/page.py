@@ -1,6 +1,5 @@
 """The evaluation as one HTML page that needs no network: warnings, tables, and charts that can be zoomed."""
 
-import html
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -10,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.reporting.chart_style import AGENT_COLOR
-from ml_pipeline.reporting.html_page import html_picture, html_table, png_of, write_html_page
+from ml_pipeline.reporting.chart_style import AGENT_COLOR, DOWN_COLOR, EQUAL_COLOR, HOLD_COLOR, RANDOM_COLOR, UP_COLOR
+from ml_pipeline.reporting.html_page import bullet_list, html_picture, html_table, paragraph, png_of, write_html_page
 from ml_pipeline.reporting.interactive_page import (
+    ZOOM_HINT,
     Curve,
     Marks,
     SortableTable,
@@ -21,6 +21,7 @@ from ml_pipeline.reporting.interactive_page import (
     Unit,
     interactive_parts,
     interactive_style,
+    padded,
 )
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of, traded_values
 from ml_pipeline.trading.accounts.trades import costs_of, trades_of
@@ -74,10 +75,10 @@ def write_page(
     tables = [trades_table(evaluation, observed), attribution_table(evaluation), drawdown_table(evaluation)]
     chart_places, (trades, attribution, falls), end = interactive_parts(evaluation.agent["time"], charts, tables)
     parts = [
-        *(f'<p class="warning">{html.escape(sentence)}</p>' for sentence in headlines(evaluation)),
+        *(paragraph(sentence, "warning") for sentence in headlines(evaluation)),
         html_table(table_rows(evaluation)),
-        "<ul>" + "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences) + "</ul>",
-        '<p class="hint">Drag across a chart to zoom all of them; the pointer shows values.</p>',
+        bullet_list(sentences),
+        ZOOM_HINT,
         *chart_places,
         trades,
         attribution,
@@ -126,7 +127,6 @@ def _with_times(drawdown: Drawdown, times: NDArray[np.datetime64]) -> dict[str, 
     }
 
 
-HOLD_COLOR, EQUAL_COLOR, RANDOM_COLOR, UP_COLOR, DOWN_COLOR = "#e07b00", "#7a4fd0", "#8a8f98", "#1f8a4c", "#c62f2f"
 # Colors of assets, in order; further assets are not drawn.
 _ASSET_COLORS = ("#0b5fff", "#e07b00", "#1f8a4c", "#c62f2f", "#7a4fd0", "#008b9a", "#b0518f", "#6b7280")
 _MOST_PRICES = 4
@@ -142,7 +142,7 @@ def page_charts(evaluation: Evaluation, marked_rows: Sequence[int] = ()) -> list
     low, high = _random_range(evaluation.random, n)
     folds = [Marks("a new fold", [*marked_rows], agent["equity"][[*marked_rows]], RANDOM_COLOR, "line")]
     equal_weight = [
-        Curve("equal weight", _padded(evaluation.equal_weight["equity"], n), EQUAL_COLOR, dashed=True)
+        Curve("equal weight", padded(evaluation.equal_weight["equity"], n), EQUAL_COLOR, dashed=True)
         for _ in range("equal_weight" in evaluation.columns)
     ]
     charts = [
@@ -151,7 +151,7 @@ def page_charts(evaluation: Evaluation, marked_rows: Sequence[int] = ()) -> list
             "money",
             [
                 Curve("agent", agent["equity"], AGENT_COLOR, width=2.0),
-                Curve("buy and hold", _padded(holder, n), HOLD_COLOR),
+                Curve("buy and hold", padded(holder, n), HOLD_COLOR),
                 *equal_weight,
                 Curve("random, lowest", low, RANDOM_COLOR, width=1.0, coarse=True),
                 Curve("random, highest", high, RANDOM_COLOR, width=1.0, coarse=True),
@@ -165,7 +165,7 @@ def page_charts(evaluation: Evaluation, marked_rows: Sequence[int] = ()) -> list
             "percent",
             [
                 Curve("agent", drawdown_fraction(agent["equity"]), AGENT_COLOR, filled=True),
-                Curve("buy and hold", _padded(drawdown_fraction(holder), n), HOLD_COLOR, width=1.0),
+                Curve("buy and hold", padded(drawdown_fraction(holder), n), HOLD_COLOR, width=1.0),
             ],
             height_px=170,
             axis="below the peak",
@@ -200,7 +200,7 @@ def _rolling(evaluation: Evaluation, n: int) -> list[TimeChart]:
         curves = [
             Curve(
                 label,
-                _padded(np.append(np.nan, figure(returns_of(ledger["equity"]), window, per_year)), n),
+                padded(np.append(np.nan, figure(returns_of(ledger["equity"]), window, per_year)), n),
                 color,
                 coarse=True,
             )
@@ -249,11 +249,6 @@ def _price(ledger: Ledger, symbol: str) -> TimeChart:
 def _most_traded(ledger: Ledger) -> list[str]:
     symbols, traded = symbols_of(ledger), traded_values(ledger).sum(axis=0)
     return [symbols[a] for a in np.argsort(-traded, kind="stable")[:_MOST_PRICES]]
-
-
-def _padded(values: FloatArray, n: int) -> FloatArray:
-    """NaN after the end of an account that was closed before the agent's."""
-    return np.concatenate([values, np.full(n - len(values), np.nan)])
 
 
 def _random_range(random: Sequence[Ledger], n: int) -> tuple[FloatArray, FloatArray]:

@@ -1,11 +1,9 @@
 """A study as one HTML page that needs no network: the verdict in words, then what it rests on."""
 
-import html
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ml_pipeline.config.wording import counted, in_one_line, written
-from ml_pipeline.reporting.html_page import html_page, html_table
-from ml_pipeline.reporting.interactive_page import interactive_parts, interactive_style, json_block
+from ml_pipeline.reporting.html_page import bullet_list, html_page, html_table, paragraph
+from ml_pipeline.reporting.interactive_page import asset, interactive_parts, interactive_style, json_block
 from ml_pipeline.reporting.report_files import PAGE_FILE
 from ml_pipeline.runtime.files import alone, written_whole
 from ml_pipeline.tuning.report.study_trials import Importance, TrialRow, n_finished, setting_name
 from ml_pipeline.tuning.report.tables import chart_data, failures_table, folder_link, trials_table, why
 from ml_pipeline.tuning.report.winner_test import WinnerTest
 
+_PACKAGE = "ml_pipeline.tuning.report"
 _LONGEST_VALUE = 120
 _SHARES = ("total_return", "cagr", "volatility", "max_drawdown", "time_in_market", "win_rate")
 """Figures of an evaluation that are shown in percent, those of baselines as well."""
@@ -85,9 +84,9 @@ def write_study_page(path: Path, page: StudyPage) -> None:
         *_searched(page),
         json_block("study", charts),
         *end,
-        f"<script>{_asset('study.js')}</script>",
+        f"<script>{asset('study.js', _PACKAGE)}</script>",
     ]
-    text = html_page(f"Study {page.name}", parts, style=interactive_style() + _asset("study.css"))
+    text = html_page(f"Study {page.name}", parts, style=interactive_style() + asset("study.css", _PACKAGE))
     with alone(path.with_name(f".{path.name}.lock")), written_whole(path, "w", encoding="utf-8") as file:
         file.write(text)
 
@@ -95,8 +94,8 @@ def write_study_page(path: Path, page: StudyPage) -> None:
 def _verdict(page: StudyPage) -> str:
     kind = {True: " good", False: " bad", None: ""}[page.evidence]
     first, *others = page.verdict
-    rest = "".join(f"<p>{_text(each)}</p>" for each in others)
-    return f'<div class="verdict{kind}"><p><b>{_text(first)}</b></p>{rest}</div>'
+    rest = "".join(map(paragraph, others))
+    return f'<div class="verdict{kind}"><p><b>{escape(first)}</b></p>{rest}</div>'
 
 
 def _facts(page: StudyPage) -> str:
@@ -109,7 +108,9 @@ def _facts(page: StudyPage) -> str:
         *([(f"{page.winner.value:,.5g}", name)] if page.winner and page.winner.value is not None else []),
         (f"{len(page.test.openings):,}", "times the test was opened"),
     ]
-    boxes = "".join(f'<div class="fact"><b>{_text(value)}</b><span>{_text(name)}</span></div>' for value, name in facts)
+    boxes = "".join(
+        f'<div class="fact"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for value, name in facts
+    )
     return f'<div class="facts">{boxes}</div>'
 
 
@@ -118,28 +119,28 @@ def _winner(page: StudyPage) -> str:
         return "<h2>The winner</h2><p>There is none.</p>"
     winner, folder = page.winner, page.winner_folder or " ".join(page.winner.folders)
     link = folder_link(folder, page.folder)
-    shown = f'<a href="{html.escape(link)}">{_text(folder)}</a>' if link else _text(folder or "not known")
+    shown = f'<a href="{escape(link)}">{escape(folder)}</a>' if link else escape(folder or "not known")
     rows = [["setting", "value"], *([name, _value(value)] for name, value in winner.settings.items())]
-    remark = f"<p>{_text(why(winner))}.</p>" if why(winner) else ""
+    remark = paragraph(f"{why(winner)}.") if why(winner) else ""
     unit = f" ({page.value_unit})" if page.value_unit else ""
     return (
         f"<h2>The winner: trial {winner.number}</h2><p>Value {winner.value:,.6g}{unit}. Its run: {shown}.</p>{remark}"
-        f'<div class="plain">{html_table(rows)}</div>'
+        + _plain_table(rows)
     )
 
 
 def _test(page: StudyPage) -> list[str]:
-    parts = ["<h2>The test</h2>", _sentences(page.test.sentences)]
+    parts = ["<h2>The test</h2>", bullet_list(page.test.sentences, "sentences")]
     for opening in page.test.openings:
         if opening.result is None:
             continue
         link = folder_link(opening.folder, page.folder)
-        told = f'; its <a href="{html.escape(link)}">report</a>' if link.endswith(PAGE_FILE) else ""
+        told = f'; its <a href="{escape(link)}">report</a>' if link.endswith(PAGE_FILE) else ""
         rows = [
             ["figure", "value"],
             *([_figure(name), _figure_value(name, value)] for name, value in opening.result.items()),
         ]
-        parts.append(f'<h3>Trial {opening.trial}{told}</h3><div class="plain">{html_table(rows)}</div>')
+        parts.append(f"<h3>Trial {opening.trial}{told}</h3>{_plain_table(rows)}")
     return parts
 
 
@@ -147,7 +148,7 @@ def _statistics(page: StudyPage) -> list[str]:
     if not page.statistics:
         return []
     rows = [["statistic", "value", "what it says"], *map(list, page.statistics)]
-    parts = ["<h2>How much of it is selection</h2>", f'<div class="plain">{html_table(rows)}</div>']
+    parts = ["<h2>How much of it is selection</h2>", _plain_table(rows)]
     if page.logits is not None and len(np.asarray(page.logits)):
         parts += [
             '<h3 class="plot-title">Overfitting (CSCV): the best in half of the bars, ranked in the other half</h3>',
@@ -166,7 +167,7 @@ def _charts(page: StudyPage) -> list[str]:
     return [
         f'<h2>Value by trial</h2><div class="legend">{legend}</div><div><div id="history"></div></div>',
         "<h2>Importance of settings</h2>",
-        f"<p>{_text(page.importance.sentence)}</p>",
+        paragraph(page.importance.sentence),
         _bars({setting_name(name, page.rows): share for name, share in page.importance.shares.items()}),
         *(
             [
@@ -184,7 +185,7 @@ def _charts(page: StudyPage) -> list[str]:
 def _bars(shares: Mapping[str, float]) -> str:
     largest = max(shares.values(), default=0.0) or 1.0
     rows = "".join(
-        f'<span>{_text(name)}</span><div><i style="width: {100 * share / largest:.1f}%"></i></div>'
+        f'<span>{escape(name)}</span><div><i style="width: {100 * share / largest:.1f}%"></i></div>'
         f"<span>{share:.1%}</span>"
         for name, share in shares.items()
     )
@@ -196,16 +197,12 @@ def _searched(page: StudyPage) -> list[str]:
     for name, content in page.identity.items():
         pairs = content.items() if isinstance(content, Mapping) else [("", content)]
         rows = [[str(name), ""], *([str(key), _value(value)] for key, value in pairs)]
-        parts.append(f'<div class="plain">{html_table(rows)}</div>')
+        parts.append(_plain_table(rows))
     return parts
 
 
-def _sentences(sentences: Sequence[str]) -> str:
-    return '<ul class="sentences">' + "".join(f"<li>{_text(each)}</li>" for each in sentences) + "</ul>"
-
-
-def _text(text: str) -> str:
-    return html.escape(text)
+def _plain_table(rows: Sequence[Sequence[str]]) -> str:
+    return f'<div class="plain">{html_table(rows)}</div>'
 
 
 def _value(value: Any) -> str:
@@ -238,8 +235,3 @@ def _figure_value(name: str, value: Any) -> str:
 
 def _number(value: Any) -> str:
     return "undefined" if value is None else f"{value:,.5g}" if isinstance(value, int | float) else str(value)
-
-
-@cache
-def _asset(name: str) -> str:
-    return files("ml_pipeline.tuning.report").joinpath("assets", name).read_text(encoding="utf-8")
