@@ -7,7 +7,6 @@ takes 0.3 s. The files lie where numba keeps its own: beside the source, in NUMB
 import contextlib
 import hashlib
 import inspect
-import pickle
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,7 +15,6 @@ from typing import Any
 from ml_pipeline.runtime.files import alone
 
 _TURN_S = 120.0  # after which a process no longer waits for another, which may be suspended, and compiles
-_UNUSABLE = (OSError, EOFError, pickle.UnpicklingError)
 
 
 def keep_code(dispatcher: Any, made_of: Sequence[Path]) -> Any:
@@ -45,14 +43,20 @@ def keep_code(dispatcher: Any, made_of: Sequence[Path]) -> Any:
             return loaded
 
         def save_overload(self, *args: Any) -> None:
-            with contextlib.suppress(*_UNUSABLE):
+            with contextlib.suppress(OSError):
                 super().save_overload(*args)
 
         def _loaded(self, signature: Any, *args: Any) -> Any:
-            with contextlib.suppress(*_UNUSABLE):
+            try:
                 loaded = super().load_overload(signature, *args)
-                # Where there are no locks, processes may overwrite each other's files, and numba does not check.
-                return loaded if loaded is not None and loaded.signature.args == tuple(signature) else None
+            except OSError:
+                return None
+            except Exception:  # a file that was cut short, or an index that names classes of another version
+                with contextlib.suppress(OSError):
+                    self.flush()  # numba would read it again before it saves
+                return None
+            # Where there are no locks, processes may overwrite each other's files, and numba does not check.
+            return loaded if loaded is not None and loaded.signature.args == tuple(signature) else None
 
         def _lock_file(self) -> Path:
             self._impl.locator.ensure_cache_path()

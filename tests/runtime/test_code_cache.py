@@ -1,6 +1,7 @@
 """Machine code on disk: loaded where it is the same, compiled where anything that went into it has changed."""
 
 import contextlib
+import pickle
 import subprocess
 import sys
 
@@ -53,6 +54,15 @@ def test_code_that_cannot_be_read_or_written_is_compiled(source, tmp_path, monke
     (tmp_path / "file").touch()
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "file" / "folder"))
     assert compiled(source, 1)[1] == 2.0
+
+
+@pytest.mark.parametrize("index", [b"", b"nonsense", b"cml_pipeline.runtime.code_cache\nGone\n.", b"cgone\nGone\n."])
+def test_an_index_that_cannot_be_read_is_written_again(source, tmp_path, index):
+    """As that of an earlier version, whose signatures name classes that have moved since."""
+    compiled(source, 1)
+    (file,) = (tmp_path / "kept").rglob("*.nbi")
+    file.write_bytes(pickle.dumps(numba.__version__) + index)
+    assert [sum(compiled(source, 1)[0].stats.cache_hits.values()) for _ in range(2)] == [0, 1]
 
 
 def test_a_file_that_holds_the_code_of_another_signature_is_not_used(source, tmp_path):
