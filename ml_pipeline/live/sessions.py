@@ -9,7 +9,7 @@ from ml_pipeline.config.json_object import parse_json
 from ml_pipeline.config.wording import counted, shown_path, text_table
 from ml_pipeline.live.session_files import REPORT_FILE, STATUS_FILE, is_session, last_sign_of_life, root_of_sessions
 from ml_pipeline.live.supervision.heartbeat import read_pulse
-from ml_pipeline.runs.state import in_words, read_state
+from ml_pipeline.runs.state import in_words, read_state, readable_state
 from ml_pipeline.runtime.files import read_regular
 
 
@@ -46,11 +46,7 @@ def find_session(root: Path | None, name: str | None) -> Path:
 
 
 def _runs(folder: Path) -> bool:
-    """False also where state.json is broken."""
-    try:
-        state = read_state(folder)
-    except UserError:
-        return False
+    state = readable_state(folder)
     return state is not None and state.status == "running"
 
 

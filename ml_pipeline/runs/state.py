@@ -79,6 +79,13 @@ def read_state(folder: Path) -> RunState | None:
     return replace(state, status="failed", reason=gone)
 
 
+def readable_state(folder: Path) -> RunState | None:
+    """The state of a run folder; None also where it cannot be read."""
+    with contextlib.suppress(UserError):
+        return read_state(folder)
+    return None
+
+
 def last_sign_of_life(folder: Path) -> str:
     """When the process of a run last wrote a file of its folder, in UTC, to go into a sentence."""
     written = []

@@ -9,7 +9,7 @@ from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.runs.folder_claim import record_end_for
 from ml_pipeline.runs.folders import is_run_folder, run_folders, run_name
 from ml_pipeline.runs.requests import write_request
-from ml_pipeline.runs.state import RunState, in_words, read_state
+from ml_pipeline.runs.state import RunState, in_words, read_state, readable_state
 from ml_pipeline.service.channel import ask_service, service_of
 from ml_pipeline.service.processes import ask_to_stop
 from ml_pipeline.service.run_supervisor import STOPPED_EARLY
@@ -34,7 +34,7 @@ def find_run(root: Path, name: str, *, status: Collection[str] = (), newest: boo
     if len(meant) > 1 and newest:
         return max((known[each] for each in meant), key=_began)
     if len(meant) > 1 and status:
-        meant = [each for each in meant if _status(known[each]) in status] or meant
+        meant = [each for each in meant if status_of(known[each]) in status] or meant
     if len(meant) == 1:
         return known[meant[0]]
     if meant:
@@ -48,19 +48,13 @@ def find_run(root: Path, name: str, *, status: Collection[str] = (), newest: boo
     raise UserError(f'There is no run "{name}" in {root}. {remedy}')
 
 
-def _state(folder: Path) -> RunState | None:
-    try:
-        return read_state(folder)
-    except UserError:
-        return None
-
-
-def _status(folder: Path) -> str | None:
-    return None if (state := _state(folder)) is None else state.status
+def status_of(folder: Path) -> str | None:
+    """None where it cannot be read."""
+    return None if (state := readable_state(folder)) is None else state.status
 
 
 def _began(folder: Path) -> str:
-    return "" if (state := _state(folder)) is None else state.began
+    return "" if (state := readable_state(folder)) is None else state.began
 
 
 def _close(name: str, known: list[str]) -> str:

@@ -21,7 +21,7 @@ from ml_pipeline.jobs.budget import Waiting, decide, need_of
 from ml_pipeline.jobs.exit_reason import last_words
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, OUTPUT_FILE, SETTINGS_FILE
 from ml_pipeline.runs.folder_claim import record_end_for, record_queued, record_waiting
-from ml_pipeline.runs.state import ENDED, RunState, Status, last_sign_of_life, read_state
+from ml_pipeline.runs.state import ENDED, Status, last_sign_of_life, readable_state
 from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of, is_alive
 from ml_pipeline.service.loop import EventLog
 from ml_pipeline.service.processes import RunProcess, RunProcesses, ask_to_stop, outcome
@@ -65,12 +65,12 @@ class RunSupervisor:
         """Find what became of the runs of earlier services. Raises StoreUnavailable; it may be called again then."""
         for run in self._store.runs():
             if run.status in ENDED:
-                state = _state(self._root / run.id)
+                state = readable_state(self._root / run.id)
                 if state is not None and state.status == "queued":  # the service ended between the two files
                     self._unrecorded[run.id] = run.status, run.reason
                 continue
             folder = self._root / run.id
-            state = _state(folder)
+            state = readable_state(folder)
             writer = state.writer if state is not None and state.status == "running" else None
             if writer is not None and is_alive(writer) is not False:
                 self._adopt(run, writer)  # also one that a person went on with by hand
@@ -167,7 +167,7 @@ class RunSupervisor:
     def _start(self, run: QueuedRun) -> None:
         folder = self._root / run.id
         try:
-            if (state := _state(folder)) is None or state.status != "queued":
+            if (state := readable_state(folder)) is None or state.status != "queued":
                 self.make_folder(run)
         except UserError as error:
             if _may_pass(error):
@@ -200,7 +200,7 @@ class RunSupervisor:
         assert run is not None
         folder = self._root / id
         status, reason = outcome(
-            state=_state(folder),
+            state=readable_state(folder),
             exit_code=watched.exit_code,
             when=f"at {datetime.now(UTC):%H:%M:%S} UTC" if watched.exit_code is not None else last_sign_of_life(folder),
             stop_asked=run.stop_asked,
@@ -274,7 +274,9 @@ def lost_runs(root: Path, store: Store) -> list[str]:
         for id, why in broken.items()
     ]
     others = [folder for folder in sorted(_folders(root)) if folder.name not in known | {*broken}]
-    waiting = [folder.name for folder in others if (state := _state(folder)) is not None and state.status == "queued"]
+    waiting = [
+        folder.name for folder in others if (state := readable_state(folder)) is not None and state.status == "queued"
+    ]
     if waiting:
         named = " ".join(waiting[:_MOST_NAMED])
         more = f" and {counted(len(waiting) - _MOST_NAMED, 'other')}" if len(waiting) > _MOST_NAMED else ""
@@ -303,14 +305,6 @@ def _arguments(run: QueuedRun, folder: Path) -> list[str]:
 
 def _waiting(run: QueuedRun) -> Waiting:
     return Waiting(run.id, (-run.priority, run.position), need_of(run.settings))
-
-
-def _state(folder: Path) -> RunState | None:
-    """What the folder tells; None also where it cannot be read."""
-    try:
-        return read_state(folder)
-    except UserError:
-        return None
 
 
 def _may_pass(error: UserError) -> bool:

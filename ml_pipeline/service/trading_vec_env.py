@@ -22,6 +22,7 @@ from ml_pipeline.runs.train_config import TrainConfig
 from ml_pipeline.trading.episode_figures import EPISODE_FIGURES, BatchedEpisodeFiguresEnv
 from ml_pipeline.trading.task import TradingTask
 
+Step = tuple[Any, Any, Any, Any, dict[str, Any]]
 SUFFIX = "monitor.csv"
 HEADER = ",".join(["r", "l", "t", *EPISODE_FIGURES])
 
@@ -83,7 +84,25 @@ class BuiltFrom:
     config: TrainConfig
 
 
-class TradingVecEnv(ParallelEnv):
+class _Monitored:
+    """Environments that write the figures of their episodes, and close what they write to."""
+
+    built_from: BuiltFrom
+    is_monitored = True
+    """False while somebody steps the environments to measure them."""
+    _monitor: EpisodeMonitor | None = None
+
+    def _written(self, step: Step) -> Step:
+        if self._monitor is not None and self.is_monitored and "final_info" in step[4]:
+            self._monitor.write(step[4]["final_info"])
+        return step
+
+    def _close_monitor(self) -> None:
+        if self._monitor is not None:
+            self._monitor.close()
+
+
+class TradingVecEnv(_Monitored, ParallelEnv):
     """`ParallelEnv` of single symbols, dealt round them. built_from: its task, and the settings of a run in it."""
 
     def __init__(
@@ -91,42 +110,27 @@ class TradingVecEnv(ParallelEnv):
     ) -> None:
         """Owns the monitor, and closes it in `close`. options: of `ParallelEnv`."""
         super().__init__(env_fns, **options)
-        self.built_from = built_from
-        self.is_monitored = True
-        """False while somebody steps the environments to measure them."""
-        self._monitor = monitor
+        self.built_from, self._monitor = built_from, monitor
 
-    def _step_wait(self, timeout_s: float | None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        result = super()._step_wait(timeout_s)
-        if self._monitor is not None and self.is_monitored and "final_info" in result[4]:
-            self._monitor.write(result[4]["final_info"])
-        return result
+    def _step_wait(self, timeout_s: float | None) -> Step:
+        return self._written(super()._step_wait(timeout_s))
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         super().close_extras(timeout, terminate)
-        if (monitor := getattr(self, "_monitor", None)) is not None:
-            monitor.close()
+        self._close_monitor()
 
 
-class BatchedTradingVecEnv(BatchedEpisodeFiguresEnv):
+class BatchedTradingVecEnv(_Monitored, BatchedEpisodeFiguresEnv):
     """`BatchedTradingEnv` of single symbols; each episode draws its symbol. `attach` sets the rest."""
-
-    built_from: BuiltFrom
-    is_monitored = True
-    _monitor: EpisodeMonitor | None = None
 
     def attach(self, built_from: BuiltFrom, monitor: EpisodeMonitor | None) -> "BatchedTradingVecEnv":
         """Take the task and settings, and a monitor to write and to close; return itself."""
         self.built_from, self._monitor = built_from, monitor
         return self
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        result = super().step(actions)
-        if self._monitor is not None and self.is_monitored and "final_info" in result[4]:
-            self._monitor.write(result[4]["final_info"])
-        return result
+    def step(self, actions: Any) -> Step:
+        return self._written(super().step(actions))
 
     def close_extras(self, **kwargs: Any) -> None:
         super().close_extras(**kwargs)
-        if self._monitor is not None:
-            self._monitor.close()
+        self._close_monitor()

@@ -665,8 +665,8 @@ def test_finished_runs_are_not_looked_at_again(serve, monkeypatch):
             service._store.add(run_supervisor.QueuedRun(id=f"old{i}", settings={}, changes={}, folder_of_work="/"))
             service._store.change(f"old{i}", status="finished")
     looked = []
-    usual = run_supervisor._state
-    monkeypatch.setattr(run_supervisor, "_state", lambda folder: looked.append(folder.name) or usual(folder))
+    usual = run_supervisor.readable_state
+    monkeypatch.setattr(run_supervisor, "readable_state", lambda folder: looked.append(folder.name) or usual(folder))
     run = service.submit(brief())
     service.wait([run], timeout_s=60)
     assert {*looked} == {run}

@@ -15,13 +15,12 @@ from typing import Annotated
 import tyro
 
 from ml_pipeline.commands import COMMANDS
-from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.jobs.exit_reason import tail, without_program
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.monitoring.listener import LOG_FILE
 from ml_pipeline.runs.folder import OUTPUT_FILE, root_of_runs
-from ml_pipeline.runs.state import ENDED, RunState, read_state
+from ml_pipeline.runs.state import ENDED, RunState, readable_state
 from ml_pipeline.runtime.files import GrowingFile, open_regular
 from ml_pipeline.service.control import find_run
 
@@ -76,7 +75,7 @@ class RunOutput:
     def texts(self, *, follow: bool) -> Iterator[str]:
         """The log in parts. follow: all that comes until the run has ended. At last, what a failed run left to say."""
         while True:
-            state = self._state()
+            state = readable_state(self._folder)
             has_ended = state is None or state.status in ENDED
             yield from map(printable, self._new(last=has_ended))
             if has_ended or not follow:
@@ -84,12 +83,6 @@ class RunOutput:
             time.sleep(_LOOK_S)
         if state is not None and state.status == "failed":
             yield from map(printable, self._failure(state))
-
-    def _state(self) -> RunState | None:
-        try:
-            return read_state(self._folder)
-        except UserError:
-            return None
 
     def _new(self, *, last: bool) -> Iterator[str]:
         """What came since the previous call, in whole lines. last: also a line that has no end."""

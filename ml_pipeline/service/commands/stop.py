@@ -18,10 +18,9 @@ from ml_pipeline.config.flags import parse_settings
 from ml_pipeline.monitoring.console import entry
 from ml_pipeline.runs.folder import root_of_runs
 from ml_pipeline.runs.folders import run_folders
-from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import ask_study_to_stop
 from ml_pipeline.runtime.files import path_inside
-from ml_pipeline.service.control import find_run, stop_run
+from ml_pipeline.service.control import find_run, status_of, stop_run
 from ml_pipeline.tuning.study_files import is_running_study, is_study_folder
 
 PROG = "stop"
@@ -108,13 +107,5 @@ def _stop_study(folder: Path) -> str:
 
 def _under_way(root: Path) -> list[Path]:
     """Those that wait first: else they would start in the place of those that stop."""
-    found = [(folder, _status(folder)) for folder in run_folders(root)]
+    found = [(folder, status_of(folder)) for folder in run_folders(root)]
     return [folder for wanted in ("queued", "running") for folder, status in found if status == wanted]
-
-
-def _status(folder: Path) -> str | None:
-    try:
-        state = read_state(folder)
-    except UserError:  # of a broken folder nothing can be stopped
-        return None
-    return None if state is None else state.status
