@@ -74,11 +74,12 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 def pytest_collection() -> Generator[None, object, object]:
     """Collects no garbage while modules are imported, a third of that time, and looks at none of it later."""
     gc.disable()
-    found = yield
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-    return found
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.json_object import without_nan
 from ml_pipeline.config.wording import counted, text_table, written
 from ml_pipeline.reporting.report_files import EVALUATION_FILE, PAGE_FILE
 from ml_pipeline.trading.configured_market import listed
@@ -22,7 +23,7 @@ from ml_pipeline.trading.evaluation.combined_accounts import evaluation_together
 from ml_pipeline.trading.evaluation.comparison import Comparison
 from ml_pipeline.trading.evaluation.looks import LOOKED_AT, Look, evaluation_look, record_look
 from ml_pipeline.trading.evaluation.page import Observed, write_metrics, write_page
-from ml_pipeline.trading.evaluation.report import results_table, without_nan, write_report
+from ml_pipeline.trading.evaluation.report import results_table, write_report
 from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
 from ml_pipeline.trading.features.leaks import FeatureWarning

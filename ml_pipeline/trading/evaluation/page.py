@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ml_pipeline.config.json_object import without_nan
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, DOWN_COLOR, EQUAL_COLOR, HOLD_COLOR, RANDOM_COLOR, UP_COLOR
 from ml_pipeline.reporting.html_page import bullet_list, html_picture, html_table, paragraph, png_of, write_html_page
 from ml_pipeline.reporting.interactive_page import (
@@ -36,7 +37,7 @@ from ml_pipeline.trading.evaluation.metrics import (
     rolling_volatility,
 )
 from ml_pipeline.trading.evaluation.remarks import headlines, remarks
-from ml_pipeline.trading.evaluation.report import as_json, sensitivity_figure, table_rows, without_nan
+from ml_pipeline.trading.evaluation.report import as_json, sensitivity_figure, table_rows
 from ml_pipeline.trading.evaluation.results import Evaluation, profit_by_asset, profit_curves
 from ml_pipeline.trading.evaluation.sensitivity import LARGEST_FEE_BPS, TOLERANCE_BPS, Sensitivity
 from ml_pipeline.trading.market.data import FloatArray

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ml_pipeline.config.json_object import without_nan
 from ml_pipeline.config.wording import text_table
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes, style_money_axis
 from ml_pipeline.reporting.report_files import EVALUATION_FILE
@@ -90,14 +91,6 @@ def _write_trades(path: Path, ledger: Ledger, costs: Costs) -> None:
             )
             row = asdict(trade) | dict(zip(("entry_time", "exit_time"), times, strict=True))
             rows.writerow(row.values())
-
-
-def without_nan(figures: dict[str, Any]) -> dict[str, Any]:
-    """Figures as JSON can hold them: None instead of NaN."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in figures.items()
-    }
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
