@@ -282,7 +282,7 @@ def test_every_metric_is_explained_and_no_other():
 
 
 def test_features_and_rewards_exist():
-    page = (DOCS / "trading.md").read_text()
+    page = (DOCS / "guides" / "train-on-a-market.md").read_text()
     for name in re.findall(r"^\| `([a-z_]+(?:_N)?)` \|", section(page, "Features"), re.MULTILINE):
         make_features(name.replace("_N", "_20"))
     rewards = re.findall(r"^\| (`[a-z_`, ]+`) \|", section(page, "Rewards"), re.MULTILINE)
@@ -309,7 +309,7 @@ def said() -> str:
     return " ".join(" ".join(texts).split())
 
 
-MESSAGES = re.findall(r"\*\*`([^`]+)`\*\*", (DOCS / "troubleshooting.md").read_text())
+MESSAGES = re.findall(r"\*\*`([^`]+)`\*\*", (DOCS / "reference" / "errors.md").read_text())
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -338,7 +338,7 @@ def test_pages_build_without_a_warning_and_load_nothing_from_elsewhere(tmp_path,
         assert not re.search(r"url\([\"']?(?:https?:)?//|@import", style.read_text()), style
     assert not (site / "hooks").exists()
 
-    settings = (site / "settings.html").read_text()
+    settings = (site / "reference" / "settings.html").read_text()
     missing = flags["ml-pipeline train"] - set(FLAG.findall(settings))
     assert [flag for flag in missing if not flag.startswith("--no-")] == []
     assert "--no-normalize-obs" in settings

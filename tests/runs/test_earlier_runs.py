@@ -265,9 +265,9 @@ def test_every_setting_is_either_kept_by_a_resumed_run_or_may_change():
 
 
 def test_the_page_on_resuming_lists_what_may_change_and_what_may_not():
-    page = (Path(__file__).parents[2] / "docs" / "resuming.md").read_text()
-    told = page.partition("\n## What may change\n")[2].partition("\n## ")[0]
-    may, _, may_not = told.partition("These are kept")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "continue-and-use-runs.md").read_text()
+    told = page.partition("\n## Change settings when you resume\n")[2].partition("\n## ")[0]
+    may, _, may_not = told.partition("These settings are kept")
     assert set(re.findall(r"`(--[a-z0-9-]+)`", may)) == {*map(flag_of, MAY_CHANGE)}
     assert set(re.findall(r"`(--[a-z-]+)`", may_not)) == {*map(flag_of, KEPT)} | {"--n-envs-schedule"}
 
@@ -310,7 +310,7 @@ def test_a_setting_changes_on_resuming_or_is_refused_by_its_name(in_tmp, name):
         with pytest.raises(UserError) as told:
             resumed_config(folder / "latest.pt", {name: value})
         assert f"has {flag_of(name)} " in str(told.value)
-        assert "may change: docs/resuming.md lists every setting." in str(told.value)
+        assert "may change: docs/guides/continue-and-use-runs.md lists every setting." in str(told.value)
 
 
 def _length(name):

@@ -1,4 +1,4 @@
-"""Draw the pictures of the README and of docs/trading.md: the run that `make train` does, and its report.
+"""Draw the pictures of the README and of the guide on markets: the run that `make train` does, and its report.
 
 python -m tests.trading.pictures
 """
