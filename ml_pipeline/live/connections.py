@@ -113,7 +113,7 @@ def _open_own(name: str, feed: Feed, rules: TradingRules, folder: Path) -> Broke
         raise
     members = (*Broker.__annotations__, *(each for each in vars(Broker) if not each.startswith("_")))
     if missing := [each for each in members if not hasattr(broker, each)]:
-        raise UserError(f"{name} is no broker: it has no {', '.join(missing)}; see docs/brokers.md.")
+        raise UserError(f"{name} is no broker: it has no {', '.join(missing)}; see docs/reference/paper-trading.md.")
     return broker
 
 

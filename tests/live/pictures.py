@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/paper-trading.md: a policy trained on the built-in market trades on fresh bars of it, at a
+"""Draw the pictures of paper trading in docs/: a policy trained on the built-in market trades on fresh bars of it, at a
 broker that delays, splits and rejects orders; then the page of sessions, and the one beside the backtest.
 
 python -m tests.live.pictures

@@ -1,6 +1,5 @@
-"""A broker of a user's own is named as module:Class, or handed in; the one of the docs trades a whole replay."""
+"""A broker of your own is named as module:Class; the one in examples/ trades a whole replay."""
 
-import re
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -12,16 +11,15 @@ from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE
 from tests.live.loop.sessions import deploy, session, trade, write_prices
 
-PAGE = Path(__file__).parents[2] / "docs" / "brokers.md"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_broker.py"
 
 
 @pytest.fixture
 def replay(tmp_path, monkeypatch):
-    """(model, prices), where my_broker.py holds the broker of the docs and what is no broker."""
-    (source,) = [b for b in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if "(BrokerContract)" not in b]
+    """(model, prices); my_broker.py has the broker of examples/ and two invalid ones."""
     more = "\n\nclass Half:\n    name = 'half'\n    def __init__(self, *session): pass\n\n"
     more += "class Failing:\n    def __init__(self, *session): raise OSError('no line')\n"
-    (tmp_path / "my_broker.py").write_text(source + more)
+    (tmp_path / "my_broker.py").write_text(EXAMPLE.read_text() + more)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_broker", raising=False)
     write_prices(tmp_path / "prices.csv", ["A"])

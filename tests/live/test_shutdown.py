@@ -19,7 +19,7 @@ from ml_pipeline.live.shutdown import (
     next_phase,
 )
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "paper-trading.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "paper-trading.md"
 requests = st.builds(
     ShutdownRequest,
     cause=st.sampled_from(get_args(Cause)),

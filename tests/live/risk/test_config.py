@@ -60,7 +60,7 @@ def test_no_name_is_also_a_setting_of_the_market():
 
 
 def test_the_page_explains_every_setting():
-    page = (Path(__file__).resolve().parents[3] / "docs" / "paper-trading.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "paper-trading.md").read_text()
     section = page.partition("\n## Guards\n")[2].partition("\n## ")[0]
     rows = {name for line in section.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`", line)}
     names = {each.name for each in fields(GuardConfig)}

@@ -1,6 +1,5 @@
-"""The broker that docs/brokers.md shows keeps the contract."""
+"""The broker in examples/ passes the tests of a broker."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -8,19 +7,16 @@ import pytest
 from ml_pipeline.testing.brokers import BrokerContract
 from tests.live.brokers.test_contract import minute_bar
 
-PAGE = Path(__file__).parents[3] / "docs" / "brokers.md"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_broker.py"
 
 
-class TestTheBrokerOfTheDocs(BrokerContract):
+class TestTheBrokerOfTheExamples(BrokerContract):
     symbol = "BTC"
 
     @pytest.fixture(autouse=True)
     def account(self):
-        (source,) = [
-            b for b in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if "(BrokerContract)" not in b
-        ]
         self.names = {}
-        exec(compile(source, str(PAGE), "exec"), self.names)
+        exec(compile(EXAMPLE.read_text(), str(EXAMPLE), "exec"), self.names)
         self.book, self.bars = {}, 0
 
     def open_broker(self):
