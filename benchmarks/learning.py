@@ -1,11 +1,11 @@
-"""Learning curves beside Stable-Baselines3 with the same settings: a table, a picture, and every run on a line.
+"""Learning curves of this package and Stable-Baselines3 with the same settings: a table, a picture, one line per run.
 
     pip install -e '.[learn]' && python -m benchmarks.learning
 
-Hours of work, which may be stopped at any time: each finished run is a line of runs.jsonl, and another call goes on
-with those that are missing. Each core has a run of its own. The scores of a run, fixed before the runs were made, are
-the mean returns of 100 episodes after training, by the likeliest action and by drawn ones, and of the training's last
-5 %.
+This takes hours and may be stopped at any time: each finished run is a line of runs.jsonl, and the next call makes the
+missing ones. Each core trains one run. Table and picture have the jobs that both have learned with equally many seeds.
+The scores of a run, fixed before the runs were made, are the mean returns of 100 episodes after training, with
+deterministic and with sampled actions, and of the last 5 % of the training.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.learning_contestants import CONTESTANTS, run_of
 from benchmarks.learning_jobs import JOBS
-from benchmarks.learning_page import draw, table
+from benchmarks.learning_page import compared, draw, table
 
 FIRST_SEED = 100  # the scores were fixed after runs with lower ones had been looked at
 Missing = tuple[str, str, int, int]
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def learn(names: Sequence[str], n_seeds: int | None, scale: float, output: Path) -> None:
-    """Do the runs that are missing, then draw and print all of this scale."""
+    """Make the missing runs, then draw and print all of this scale."""
     output.mkdir(parents=True, exist_ok=True)
     path = output / "runs.jsonl"
     runs = read_runs(path)
@@ -64,8 +64,8 @@ def learn(names: Sequence[str], n_seeds: int | None, scale: float, output: Path)
         with path.open("a") as file:
             file.write(f"{json.dumps(run)}\n")
         print(f"{run['job']}, {run['who']}, seed {run['seed']}: {run['stochastic']:,.1f}", flush=True)
-    (output / "table.md").write_text(table(runs))
-    draw(runs, output / "curves.png")
+    (output / "table.md").write_text(table(compared(runs)))
+    draw(compared(runs), output / "curves.png")
     print(table(runs))
 
 

@@ -4,6 +4,7 @@ Definitions: Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the
 arXiv:2108.13264 (as in rliable): interquartile means, and percentile bootstrap over runs.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from benchmarks.learning_jobs import JOBS
 
 N_RESAMPLES = 10_000
 SCORES = {
-    "deterministic": f"{EVALUATION_EPISODES} episodes, likeliest actions",
-    "stochastic": f"{EVALUATION_EPISODES} episodes, drawn actions",
+    "deterministic": f"{EVALUATION_EPISODES} episodes, deterministic actions",
+    "stochastic": f"{EVALUATION_EPISODES} episodes, sampled actions",
     "last": f"last {100 * LAST_SHARE:.0f} % of training",
 }
 Runs = list[dict[str, Any]]
@@ -60,8 +61,14 @@ def chance(ours: Sequence[float], theirs: Sequence[float]) -> float:
     return float(test.pvalue)
 
 
+def compared(runs: Runs) -> Runs:
+    """The runs of jobs that both contestants have learned with equally many seeds."""
+    n_runs = Counter((run["job"], run["who"]) for run in runs)
+    return [run for run in runs if n_runs[run["job"], OURS] == n_runs[run["job"], THEIRS] > 0]
+
+
 def table(runs: Runs) -> str:
-    """In Markdown; a line for each score of a job that has been begun."""
+    """In Markdown; one line per score of each job that has runs."""
     heads = [
         "environment", "steps", "seeds", "score", f"{OURS}: IQM [95 %]", f"{THEIRS}: IQM [95 %]",
         "difference of means ± standard error", "p",
@@ -97,12 +104,12 @@ def _compared(ours: Sequence[float], theirs: Sequence[float]) -> tuple[str, str]
 
 
 def draw(runs: Runs, path: Path) -> None:
-    """A panel a job: every run as a thin line, the mean of each contestant's as a thick one."""
+    """One panel per job: thin lines for runs, thick lines for the mean of each contestant."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     names = [name for name in JOBS if any(run["job"] == name for run in runs)]
-    n_rows = -(-len(names) // 2)
+    n_rows = max(1, -(-len(names) // 2))
     figure = Figure(figsize=(11, 3 * n_rows), layout="constrained")
     FigureCanvasAgg(figure)
     for place, name in enumerate(names, start=1):

@@ -1,4 +1,4 @@
-"""A page of docs/ of which a benchmark writes one part anew: what stands between two markers."""
+"""The parts of docs/evidence.md that a benchmark writes: the text between two markers with its name."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,36 +6,37 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "evidence.md"
 
 Figures = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-_BEGIN, _END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
-
-def write_measured(page: Path, measured_part: str, figures: Mapping[str, Any]) -> None:
-    """Write the measured part of docs/NAME.md, and the figures that it is made of into NAME.json beside it."""
-    file = page.with_suffix(".json")
+def write_measured(name: str, measured_part: str, figures: Figures, *, file: Path) -> None:
+    """Write the measured part called `name` into the page, and its figures into `file`."""
+    page = with_measured_part(PAGE.read_text(), name, measured_part)
     file.write_text(json.dumps(figures, indent=1) + "\n")
-    page.write_text(with_measured_part(page.read_text(), measured_part))
-    print(f"Written: {page}, {file}")
+    PAGE.write_text(page)
+    print(f"Written: {PAGE}, {file}")
 
 
-def with_measured_part(page: str, measured_part: str) -> str:
-    """The page with what is between the markers made anew."""
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{measured_part}\n\n{_END}{after}"
+def with_measured_part(page: str, name: str, measured_part: str) -> str:
+    """The page with a new text between the markers of `name`.
+
+    >>> with_measured_part("a <!-- x: begin --> old <!-- x: end --> b", "x", "new").split()
+    ['a', '<!--', 'x:', 'begin', '-->', 'new', '<!--', 'x:', 'end', '-->', 'b']
+    """
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, has_begin, rest = page.partition(begin)
+    _, has_end, after = rest.partition(end)
+    assert has_begin, f"{PAGE.name} has no {begin}"
+    assert has_end, f"{PAGE.name} has no {end}"
+    return f"{before}{begin}\n\n{measured_part}\n\n{end}{after}"
 
 
 def measured_on(machine: Row, library: str) -> str:
-    """On which machine and with which versions a measurement was made; the beginning of a sentence."""
+    """The machine and the versions of a measurement; the beginning of a sentence."""
     return f"Measured on {machine['cores']:g} cores ({machine['system']}, Python {machine['python']}, {library})"
-
-
-def sections(intro: str, conclusions: Sequence[str], picture: str, tables: str) -> str:
-    """What a page says of one measurement: how it was made, what follows, and what that follows from."""
-    return "\n\n".join([intro, "## What follows", *conclusions, picture, tables])
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:

@@ -1,8 +1,8 @@
 """What several ranks and machines gain: groups of ranks beside one, interleaved.
 
-    python -m benchmarks.scale_out --write-docs     # all of it on 2 cores as root, about seven minutes, and the page
-    python -m benchmarks.scale_out --short          # two minutes, printed alone
-    python -m benchmarks.scale_out --from-json      # the page anew from the figures that are there
+    python -m benchmarks.scale_out --write-docs     # all tables, seven minutes on 2 cores as root, and the page
+    python -m benchmarks.scale_out --short          # two minutes, only printed
+    python -m benchmarks.scale_out --from-json      # write the page again from the stored figures
 
 Each rank has one core. Machines are network namespaces with a delay between them, which need Linux and root; a step
 that waits stands for one that computes, since two cores cannot be busy four times. Groups take turns within a round.
@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--short", action="store_true", help="one round: two minutes")
     parser.add_argument("--write-docs", action="store_true", help="write the page and its figures")
-    parser.add_argument("--from-json", action="store_true", help="measure nothing, take the figures that are there")
+    parser.add_argument("--from-json", action="store_true", help="write the page again from the stored figures")
     parser.add_argument("--rounds", type=int, help="turns that each group takes (default: 3, short: 1)")
     settings = parser.parse_args()
     if settings.from_json:

@@ -1,6 +1,6 @@
-"""docs/scale-out.md out of the figures of `benchmarks.scale_out`: tables, and what follows from them.
+"""Several machines in docs/evidence.md: conclusions and tables from the figures of `benchmarks.scale_out`.
 
-Every sentence is made of the figures, so that it stays true when they are measured again.
+The sentences contain the figures, so they stay true when the figures are measured again.
 """
 
 import math
@@ -8,47 +8,46 @@ import statistics
 
 from benchmarks.measured_page import DOCS, Figures, Row, measured_on, table, write_measured
 
-PAGE = DOCS / "scale-out.md"
+NAME = "scale-out"
 FIGURES = DOCS / "scale-out.json"
 
 
 def write_page(figures: Figures) -> None:
-    """Write the figures, and the part of the page that is measured."""
-    write_measured(PAGE, measured_part(figures), figures)
+    """Write the figures and the measured part of the page."""
+    write_measured(NAME, measured_part(figures), figures, file=FIGURES)
 
 
 def measured_part(figures: Figures) -> str:
-    """What the page says of one measurement."""
+    """Machine, conclusions and tables."""
     about = figures["machine"]
     library = f"PyTorch {about['torch']}"
-    intro = f"{measured_on(about, library)}, one core for each rank, by medians; the groups of a table took turns."
-    return "\n\n".join([intro, "## What follows", *conclusions(figures), printed(figures)])
+    intro = f"{measured_on(about, library)}, one core per rank; medians, and the groups of a table took turns."
+    return "\n\n".join([intro, *conclusions(figures), printed(figures)])
 
 
 def printed(figures: Figures) -> str:
     """All tables."""
-    return "\n\n".join(["## Groups of ranks", *_groups(figures), "## An exchange", _exchanges(figures)])
+    return "\n\n".join([*_groups(figures), _exchanges(figures)])
 
 
 def conclusions(figures: Figures) -> list[str]:
-    """What bounds the number of machines, and what ranks are not for."""
+    """What limits the gain, and for which environments there is none."""
     learning = figures["learning"]
     transition_s = learning["learning_s"] / (learning["num_envs"] * learning["n_steps"])
     cart_pole = next(ratio for name, _, ratio in ratios(figures) if name == "CartPole")
     return [
-        f"**Learning is the bound.** Every machine learns from all transitions, {duration(transition_s)} for each with "
-        "the default settings and network. However many machines there are, they train at most about as many times as "
-        f"fast as a step takes longer than that: {1e-3 / transition_s:,.0f} times at 1 ms. Fewer epochs (`--n-epochs`) "
-        "move the bound.",
-        f"**CartPole is not what this is for**: its step takes a few µs, and two ranks train {cart_pole:.2f} times as "
-        "fast as one process.",
+        f"**Learning is the limit.** Every rank learns from all transitions, which takes {duration(transition_s)} per "
+        "transition with the default settings and network. With any number of machines, training is at most "
+        f"{1e-3 / transition_s:,.0f} times as fast at 1 ms per step. Fewer epochs (`--n-epochs`) raise this limit.",
+        f"**Short steps gain nothing.** A step of CartPole takes a few µs, and two ranks train {cart_pole:.2f} times "
+        "as fast as one process.",
     ]
 
 
 def ratios(figures: Figures) -> list[tuple[str, str, float]]:
     """(comparison, group, how many times the steps per second of the first group of the comparison)."""
     found = []
-    for first, group in _beside_the_first(figures):
+    for first, group in _pairs_with_the_first(figures):
         pairs = zip(group["steps_per_second"], first["steps_per_second"], strict=True)
         found.append((group["comparison"], group["group"], statistics.median(one / other for one, other in pairs)))
     return found
@@ -68,7 +67,7 @@ def duration(seconds: float) -> str:
     return f"{float(f'{seconds * 1e6:.2g}'):g} µs"
 
 
-def _beside_the_first(figures: Figures) -> list[tuple[Row, Row]]:
+def _pairs_with_the_first(figures: Figures) -> list[tuple[Row, Row]]:
     groups = figures["groups"]
     first = {group["comparison"]: group for group in reversed(groups)}
     return [(first[group["comparison"]], group) for group in groups if group is not first[group["comparison"]]]
@@ -77,7 +76,7 @@ def _beside_the_first(figures: Figures) -> list[tuple[Row, Row]]:
 def _groups(figures: Figures) -> list[str]:
     of_group = {(name, group): ratio for name, group, ratio in ratios(figures)}
     about = figures["network"]
-    lines = [["", "group", "steps/s", "beside the first", "exchange, share of an iteration"]]
+    lines = [["", "group", "steps/s", "times the first group", "exchange, share of an iteration"]]
     for row in figures["groups"]:
         ratio = of_group.get((row["comparison"], row["group"]))
         share = row["exchange_s"] / row["iteration_s"]
@@ -93,16 +92,16 @@ def _groups(figures: Figures) -> list[str]:
     cores = figures["machine"]["cores"]
     most = max(group["ranks"] for group in figures["groups"])
     text = (
-        f"Machines are network namespaces, with {1e3 * about['delay_s']:g} ms from one to another and "
-        f"{about['bits_per_s'] / 1e9:g} Gbit/s each. Each steps its environments one after another; a wait stands for "
-        f"a step that computes, since {cores:g} cores cannot be busy {most} times. They do learn at the same time, "
-        f"{most} on {cores:g} cores, which machines of their own would not have to."
+        f"Machines are network namespaces with a latency of {1e3 * about['delay_s']:g} ms and a bandwidth of "
+        f"{about['bits_per_s'] / 1e9:g} Gbit/s. Each steps its environments one after another. Waits stand for "
+        f"steps that compute, because {cores:g} cores cannot compute {most} steps at once. Learning does compute, on "
+        f"up to {most} ranks at once, which slows it compared with machines that have their own cores."
     )
     return [text, table(lines)]
 
 
 def _exchanges(figures: Figures) -> str:
-    lines = [["between", "64 bytes of each", "1 MiB of each"]]
+    lines = [["exchange between", "64 bytes from each", "1 MiB from each"]]
     for where, of_sizes in figures["exchanges"].items():
         for n, times in of_sizes.items():
             ranks = f"{n} processes of {where}" if where == "one machine" else f"{n} machines"

@@ -1,4 +1,4 @@
-"""Environment steps a second, beside other vectorizers: interleaved, in one run, by medians.
+"""Environment steps per second, beside other vectorizers: interleaved, in one run, by medians.
 
     pip install -e '.[bench]' && python benchmarks/vec_env.py          # every table, about half an hour
     python benchmarks/vec_env.py --short                               # 8 environments, some rows, a minute
@@ -6,7 +6,7 @@
 
 All contestants of a row are open at once, and idle but for the one whose turn it is; they take turns within each round,
 so that a machine that changes its speed changes it for all. The ratio of a row is the median of the rounds' ratios.
-What a machine that does other work prints is worth nothing.
+Figures of a machine that does other work are worth nothing.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.core.probe_envs import TimedEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.runtime.cores import usable_cores
@@ -55,7 +56,7 @@ class Contestant:
 def ours(env_fns: list[EnvFactory], num_workers: Any = "auto", **options: Any) -> Contestant:
     envs = ParallelEnv(env_fns, num_workers=num_workers, **options)
     envs.reset(seed=0)
-    return Contestant(envs.step, envs.close, f"{envs.num_workers} workers" if envs.num_workers else "in-process")
+    return Contestant(envs.step, envs.close, counted(envs.num_workers, "worker") if envs.num_workers else "in-process")
 
 
 def gymnasium_sync(env_fns: list[EnvFactory]) -> Contestant:
@@ -137,7 +138,7 @@ Rates = dict[str, list[float]]
 
 
 def take_turns(contestants: dict[str, Contestant], num_envs: int, *, rounds: int, turn_s: float) -> Rates:
-    """Environment steps a second of each contestant in each round."""
+    """Environment steps per second of each contestant in each round."""
     rng = np.random.default_rng(0)
     actions = rng.integers(0, 2, (32, num_envs))
     rates: Rates = {name: [] for name in contestants}
@@ -181,10 +182,10 @@ def print_head(*cells: Any) -> None:
 
 
 def speed(args: Any) -> None:
-    """ParallelEnv beside its peers; after each peer's rate, ours over it."""
+    """ParallelEnv and its peers; each rate is followed by ours over it."""
     peers = installed_peers()
     for num_envs in args.num_envs:
-        print(f"{num_envs} environments, {usable_cores():g} cores: steps a second (ours / theirs)\n")
+        print(f"{num_envs} environments, {usable_cores():g} cores: steps per second (ours / theirs)\n")
         print_head("environment", "ParallelEnv", *peers)
         for row in args.rows:
             rates, notes = measure(ROWS[row], num_envs, {"ours": ours, **peers}, args)
@@ -197,7 +198,7 @@ def auto(args: Any) -> None:
     """num_workers="auto" over the best fixed choice of each row."""
     for num_envs in args.num_envs:
         counts = sorted({0, 1, 2, 4, num_envs})
-        print(f"{num_envs} environments: num_workers='auto' beside fixed counts, steps a second\n")
+        print(f"{num_envs} environments: num_workers='auto' and fixed counts, steps per second\n")
         print_head("environment", "auto", *counts, "auto / best")
         for row in args.rows:
             makers = {"auto": ours} | {str(n): partial(ours, num_workers=n) for n in counts}
@@ -250,10 +251,10 @@ def compute(time_s: float) -> None:
 
 
 def overlap(args: Any) -> None:
-    """What stepping one half gains while a policy of this cost an environment looks at the other."""
-    print("8 environments and a policy: steps a second, all at once, and in halves that overlap\n")
+    """What stepping one half gains while a policy of this cost per environment looks at the other."""
+    print("8 environments and a policy: steps per second, all at once, and in halves that overlap\n")
     print_head(
-        "environment", "policy, an environment", "at once", "halves, 2 workers", "halves, 8 workers", "best gain"
+        "environment", "policy, per environment", "at once", "halves, 2 workers", "halves, 8 workers", "best gain"
     )
     for row in ("busy 100 µs", "busy 1 ms", "waits 2 ms"):
         for policy_s in (2e-5, 2e-4):
@@ -270,9 +271,9 @@ def overlap(args: Any) -> None:
 
 
 def growth(args: Any) -> None:
-    """Steps a second per environment as environments are added."""
+    """Steps per second per environment as environments are added."""
     sizes = [8, 64] if args.short else [8, 64, 256, 1024]
-    print("Steps a second per environment, by the number of environments\n")
+    print("Steps per second per environment, by the number of environments\n")
     print_head("environment", *sizes)
     curves = {}
     for row in args.rows:
@@ -294,15 +295,15 @@ def _plot(sizes: list[int], curves: dict[str, list[float]], path: str) -> None:
     for row, rates in curves.items():
         axes.loglog(sizes, rates, marker="o", label=row)
     axes.set_xticks(sizes, [str(size) for size in sizes])
-    axes.set(xlabel="environments", ylabel="steps a second per environment", title=f"{usable_cores():g} cores")
+    axes.set(xlabel="environments", ylabel="steps per second per environment", title=f"{usable_cores():g} cores")
     figure.legend(loc="outside right upper")  # where it covers no curve
     figure.savefig(path)
     print(f"Plot: {path}\n")
 
 
 def start(args: Any) -> None:
-    """From the constructor's call to the first observations, a worker an environment."""
-    print("Start-up in s, a worker an environment; the first by forkserver also starts the server\n")
+    """From the constructor's call to the first observations, one worker per environment."""
+    print("Start-up in s, one worker per environment; the first by forkserver also starts the server\n")
     print_head("start method", *args.num_envs)
     for method in multiprocessing.get_all_start_methods():
         cells = []

@@ -1,8 +1,8 @@
 """Which vectorizer for which environment: speed, processor, memory, GPU and time to learn; interleaved, by medians.
 
-    python -m benchmarks.vectorizer_choice --write-docs     # every table, about six minutes on 2 cores, and the page
-    python -m benchmarks.vectorizer_choice --short          # a minute, printed alone
-    python -m benchmarks.vectorizer_choice --from-json      # the page anew from the figures that are there
+    python -m benchmarks.vectorizer_choice --write-docs     # all tables in about six minutes on 2 cores, and the page
+    python -m benchmarks.vectorizer_choice --short          # one minute, only printed
+    python -m benchmarks.vectorizer_choice --from-json      # write the page again from the stored figures
 
 Needs Stable-Baselines3 (the extra sb3). All vectorizers of a row are open at once and take turns within each round, so
 that a machine that changes its speed changes it for all. What a machine that does other work prints is worth nothing.
@@ -30,6 +30,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 
 from benchmarks.vectorizer_page import FIGURES, printed, write_page
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.algorithms.trainer import StopAtReturn
 from ml_pipeline.models.rl.core.probe_envs import TimedEnv
@@ -179,7 +180,7 @@ def opened(make: Callable[[], VectorEnv], stack: ExitStack) -> Contestant:
     envs.reset(seed=0)
     workers = [child for child in this.children(recursive=True) if child.pid not in before]
     n_workers = getattr(envs, "num_workers", 0)
-    return Contestant(envs, workers, f"{n_workers} workers" if n_workers else "")
+    return Contestant(envs, workers, counted(n_workers, "worker") if n_workers else "")
 
 
 def throughput(settings: Any, gpu: Callable[[], float | None]) -> Iterator[dict[str, Any]]:
@@ -288,7 +289,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--short", action="store_true", help="sizes 1 and 4, short turns, easy returns: a minute")
     parser.add_argument("--write-docs", action="store_true", help="write the page, its picture and its figures")
-    parser.add_argument("--from-json", action="store_true", help="measure nothing, take the figures that are there")
+    parser.add_argument("--from-json", action="store_true", help="write the page again from the stored figures")
     parser.add_argument("--rounds", type=int, help="turns that each vectorizer takes (default: 5, short: 2)")
     parser.add_argument("--turn-s", type=float, help="how long each turn takes (default: 0.25, short: 0.1)")
     settings = parser.parse_args()

@@ -1,16 +1,16 @@
-"""docs/choosing-environments.md out of the figures of `benchmarks.vectorizer_choice`: tables, picture, recommendation.
+"""Vectorizers in docs/evidence.md: advice, picture and tables from the figures of `benchmarks.vectorizer_choice`.
 
-Every sentence of the recommendation is made of the figures, so that it stays true when they are measured again.
+The recommendation contains the figures, so it stays true when they are measured again.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measured_page import DOCS, Figures, Row, measured_on, sections, table, write_measured
+from benchmarks.measured_page import DOCS, Figures, Row, measured_on, table, write_measured
 from ml_pipeline.reporting.chart_style import AGENT_COLOR, style_axes
 
-PAGE = DOCS / "choosing-environments.md"
+NAME = "vectorizers"
 FIGURES = DOCS / "choosing-environments.json"
 PICTURE = DOCS / "choosing-environments.png"
 
@@ -23,24 +23,32 @@ _COLORS = {
     "SB3 Subproc": "#d1495b",
     "batched": "#6b4fbb",
 }
+_ABOUT = """The three environments are trading, a step that computes for 1 ms, and one that waits for 2 ms, as for a
+simulator in another process. There is one worker per core, or one per environment if steps wait. SB3 Dummy and SB3
+Subproc are Stable-Baselines3's DummyVecEnv and SubprocVecEnv; "threads" is one thread per environment. CPU % counts
+trainer and workers, 100 per core. Memory adds up their resident memory, so shared pages count several times.
+
+```
+python -m benchmarks.vectorizer_choice --write-docs
+```"""
 _OURS = ("in-process", "workers", "batched")  # what auto and vec_env choose between
 _CLEARLY = 1.15
-"""A ratio below this is called no difference."""
+"""Ratios below this count as no difference."""
 
 
 def write_page(figures: Figures) -> None:
-    """Write the figures, the picture, and the part of the page that is measured."""
+    """Write the figures, the picture, and the measured part of the page."""
     _draw(figures, PICTURE)
-    write_measured(PAGE, measured_part(figures), figures)
+    write_measured(NAME, measured_part(figures), figures, file=FIGURES)
 
 
 def measured_part(figures: Figures) -> str:
-    """What the page says of one measurement."""
+    """Machine, recommendation, picture and tables."""
     about = figures["machine"]
     library = f"Stable-Baselines3 {about['stable_baselines3']}"
-    intro = f"{measured_on(about, library)}, by medians; all vectorizers of a table took turns."
+    intro = f"{measured_on(about, library)}; medians, and all vectorizers of a table took turns."
     picture = f"![Steps per second by the number of environments]({PICTURE.name})"
-    return sections(intro, recommendation(figures), picture, printed(figures))
+    return "\n\n".join(["## Vectorizers", _ABOUT, intro, *recommendation(figures), picture, printed(figures)])
 
 
 def printed(figures: Figures) -> str:
@@ -48,15 +56,15 @@ def printed(figures: Figures) -> str:
     parts = []
     for kind in _in_order(figures["throughput"], "kind"):
         rows = [row for row in figures["throughput"] if row["kind"] == kind]
-        parts += [f"## {kind.capitalize()}", _throughput_table(rows), _usage_table(rows)]
+        parts += [f"### {kind.capitalize()}", _throughput_table(rows), _usage_table(rows)]
     for task in _in_order(figures["learning"], "task"):
         rows = [row for row in figures["learning"] if row["task"] == task]
-        parts += [f"## Learning: {task}", _learning_sentence(rows), _learning_table(rows)]
+        parts += [f"### Learning: {task}", _learning_sentence(rows), _learning_table(rows)]
     return "\n\n".join(parts)
 
 
 def recommendation(figures: Figures) -> list[str]:
-    """A paragraph for each kind of environment, and one about learning."""
+    """One paragraph per kind of environment, and one per training."""
     said = []
     for kind in _in_order(figures["throughput"], "kind"):
         rows = [row for row in figures["throughput"] if row["kind"] == kind]
@@ -70,9 +78,9 @@ def _advice(kind: str, n: int, by_name: Mapping[str, Row]) -> str:
     best = max((name for name in _OURS if name in rate), key=lambda name: rate[name])
     here, workers = rate["in-process"], rate["workers"]
     if best == "batched":
-        head = f"take `--vec-env batched`, which steps {_times(rate[best], here)} as fast as in-process"
+        head = f"use `--vec-env batched`, which steps {_times(rate[best], here)} as fast as in-process"
     elif workers > _CLEARLY * here:
-        head = f"take workers, which step {_times(workers, here)} as fast as in-process"
+        head = f"use workers, which step {_times(workers, here)} as fast as in-process"
     elif here > _CLEARLY * workers:
         head = f"stay in-process, which steps {_times(here, workers)} as fast as workers"
     else:
@@ -82,9 +90,9 @@ def _advice(kind: str, n: int, by_name: Mapping[str, Row]) -> str:
     memory, theirs_memory = (by_name[name]["memory_mb"] for name in ("workers", "SB3 Subproc"))
     return (
         f"**{kind.capitalize()}, {n} environments:** {head}. `--n-workers auto`, the default, reaches {auto:.0%} of "
-        f"the faster of the two by itself. Stable-Baselines3's Dummy steps {_times(rate['SB3 Dummy'], here)} as fast "
-        f"as in-process, its Subproc {_times(rate['SB3 Subproc'], workers)} as fast as workers, with "
-        f"{theirs_memory:,.0f} MB of memory in place of {memory:,.0f} MB.{threads}"
+        f"the faster of the two. Stable-Baselines3's DummyVecEnv steps {_times(rate['SB3 Dummy'], here)} as fast as "
+        f"in-process, its SubprocVecEnv {_times(rate['SB3 Subproc'], workers)} as fast as workers, with "
+        f"{theirs_memory:,.0f} MB of memory instead of {memory:,.0f} MB.{threads}"
     )
 
 
@@ -103,8 +111,8 @@ def _learning_advice(rows: Sequence[Row]) -> str:
 def _learning_sentence(rows: Sequence[Row]) -> str:
     alike = [row["vectorizer"] for row in rows if row["weights"] == rows[0]["weights"]]
     return (
-        f"PPO of this package with the same seed and 8 environments, until the mean return of 100 episodes is "
-        f"{rows[0]['target']:g}. Weights are the same, bit for bit, over {', '.join(alike)}."
+        f"PPO with the same seed and 8 environments trains until the mean return of 100 episodes is "
+        f"{rows[0]['target']:g}. The weights are the same, bit for bit, with {', '.join(alike)}."
     )
 
 

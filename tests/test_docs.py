@@ -28,7 +28,7 @@ from ml_pipeline.trading.features.indicators import make_features
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-NOT_PAGES = {DOCS / "learning" / "table.md"}  # which `make learn` writes, and learning.md shows
+NOT_PAGES = {DOCS / "learning" / "table.md"}  # which `make learn` writes, and evidence.md shows
 PAGES = [path for path in sorted(DOCS.rglob("*.md")) if path not in NOT_PAGES]
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -217,7 +217,7 @@ def test_python_runs(source, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.long
 def test_the_script_of_several_ranks_runs_under_torchrun(tmp_path):
-    (source, _), *others = blocks(DOCS / "several-machines.md")
+    (source, _), *others = blocks(DOCS / "guides" / "train-on-several-machines.md")
     assert not others
     (tmp_path / "script.py").write_text(source)
     torchrun = [
@@ -292,7 +292,7 @@ def test_features_and_rewards_exist():
 
 
 def test_the_learning_table_is_what_was_measured():
-    assert (DOCS / "learning" / "table.md").read_text() in (DOCS / "learning.md").read_text()
+    assert (DOCS / "learning" / "table.md").read_text() in (DOCS / "evidence.md").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -32,9 +32,15 @@ def test_the_table_gives_interquartile_means_intervals_and_the_difference():
     runs = runs_of(OURS, [1.0, 2.0, 3.0, 4.0, 100.0]) + runs_of(THEIRS, [7.0, 7.0])
     # Without the lowest and the highest (2 + 3 + 4) / 3 = 3; mean 22, standard error 43.6 / sqrt(5) = 19.5.
     deterministic, stochastic = learning_page.table(runs).splitlines()[2:]  # no training had an episode at its end
-    assert deterministic.startswith("| CartPole-v1 | 100,000 | 5/2 | 100 episodes, likeliest actions | 3.0 [")
+    assert deterministic.startswith("| CartPole-v1 | 100,000 | 5/2 | 100 episodes, deterministic actions | 3.0 [")
     assert "| 7.0 [7.0, 7.0] | +15.0 ± 19.5 | " in deterministic
-    assert "100 episodes, drawn actions" in stochastic
+    assert "100 episodes, sampled actions" in stochastic
+
+
+def test_the_page_has_the_jobs_that_both_have_learned():
+    both = runs_of(OURS, [1.0, 2.0]) + runs_of(THEIRS, [3.0, 4.0])
+    begun = runs_of(OURS, [5.0], job="Hopper-v5")
+    assert learning_page.compared(both + begun) == both
 
 
 def test_one_run_of_one_contestant_is_shown_without_a_comparison():

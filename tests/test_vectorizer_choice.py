@@ -11,9 +11,9 @@ pytest.importorskip("stable_baselines3")
 
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from benchmarks.measured_page import with_measured_part
+from benchmarks.measured_page import PAGE, with_measured_part
 from benchmarks.vectorizer_choice import FromStableBaselines3, ThreadedEnvs, kinds, vectorizers
-from benchmarks.vectorizer_page import FIGURES, PAGE, measured_part, recommendation
+from benchmarks.vectorizer_page import FIGURES, NAME, measured_part, recommendation
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
 NAMES = ("in-process", "workers", "auto", "SB3 Dummy", "SB3 Subproc")
@@ -43,10 +43,10 @@ def figures(rates, *, batched=None):
 @pytest.mark.parametrize(
     ("rates", "batched", "advice"),
     [
-        ((100, 200, 190, 80, 100), None, "take workers, which step 2.00 times as fast as in-process"),
+        ((100, 200, 190, 80, 100), None, "use workers, which step 2.00 times as fast as in-process"),
         ((300, 100, 300, 80, 100), None, "stay in-process, which steps 3.00 times as fast as workers"),
         ((100, 105, 100, 80, 100), None, "differ by no more than 15 %, so stay in-process"),
-        ((100, 200, 190, 80, 100), 1000, "take `--vec-env batched`, which steps 10.00 times as fast as in-process"),
+        ((100, 200, 190, 80, 100), 1000, "use `--vec-env batched`, which steps 10.00 times as fast as in-process"),
     ],
 )
 def test_the_recommendation_follows_from_the_figures(rates, batched, advice):
@@ -57,22 +57,21 @@ def test_the_tables_hold_the_figures():
     part = measured_part(figures((100, 2000, 190, 80, 100)))
     assert "| workers | 2,000 |" in part
     assert "| SB3 Dummy | 90 | 300 | - |" in part
-    assert "bit for bit, over in-process, workers, auto, SB3 Dummy." in part
+    assert "bit for bit, with in-process, workers, auto, SB3 Dummy." in part
     assert "in-process reached a mean return of 5 first, after 10.0 s, and SB3 Subproc last, after 14.0 s" in part
 
 
 def test_writing_the_measured_part_twice_changes_nothing_more():
-    page = with_measured_part(PAGE.read_text(), measured_part(figures((100, 200, 190, 80, 100))))
-    assert with_measured_part(page, measured_part(figures((100, 200, 190, 80, 100)))) == page
-    assert page.startswith(PAGE.read_text().partition("<!-- measured: begin -->")[0])
+    part = measured_part(figures((100, 200, 190, 80, 100)))
+    page = with_measured_part(PAGE.read_text(), NAME, part)
+    assert with_measured_part(page, NAME, part) == page
+    assert page.startswith(PAGE.read_text().partition(f"<!-- {NAME}: begin -->")[0])
 
 
-def test_the_page_says_what_was_measured():
+@pytest.mark.skipif(not FIGURES.exists(), reason="not measured")
+def test_the_page_shows_the_figures_that_are_kept():
     page = PAGE.read_text()
-    if FIGURES.exists():
-        assert with_measured_part(page, measured_part(json.loads(FIGURES.read_text()))) == page
-    else:
-        assert "| --- | --- | --- |\n\n<!--" not in page.partition("<!-- measured: begin -->")[2]
+    assert with_measured_part(page, NAME, measured_part(json.loads(FIGURES.read_text()))) == page
 
 
 def test_threads_compete_with_processes_in_every_kind():
