@@ -152,8 +152,8 @@ def test_a_mask_that_forbids_everything_is_one_sentence(tmp_path, capsys):
             "Observations of Text are not of fixed size; wrap the environment so that it gives a Box, Discrete,",
         ),
         ("Verbose", [], "Actions of Text are not supported; wrap the environment so that it takes a Box, Discrete,"),
-        ("Choosy", ["--squash-actions"], "squash_actions is about numbers, but the action space Discrete(3) has none"),
-        ("Choosy", ["--bfloat16"], "bfloat16 is about images, but the observations have none; switch"),
+        ("Choosy", ["--squash-actions"], "squash_actions needs a Box of actions, but the action space is Discrete(3)"),
+        ("Choosy", ["--bfloat16"], "bfloat16 needs images, but the observations have none; switch"),
     ],
 )
 def test_a_space_or_an_option_that_the_network_has_not_is_one_sentence(name, flags, sentence, tmp_path, capsys):

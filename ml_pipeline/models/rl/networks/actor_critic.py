@@ -1,7 +1,7 @@
-"""Actor and critic: two perceptrons if these suffice, else a network with images, shared layers, memory or masks.
+"""Actor and critic: two perceptrons if they suffice, else a network for images, shared layers, memory or action masks.
 
 B samples, D observation size, P parameters of the distribution; T steps, M sequences, S state size. A sequence is
-consecutive steps of one environment; the state is reset where an episode starts in it.
+consecutive steps of one environment; the state is reset at the start of each episode.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,9 @@ MemoryKind = Literal["gru", "lstm"]
 
 
 class NetworkConfig(NamedTuple):
-    """The part of `PPOConfig` that is about the network. memory: None means none. value_hidden_sizes: of the critic,
-    None means hidden_sizes.
+    """The settings of `PPOConfig` that describe the network.
+
+    memory: None means no memory. value_hidden_sizes: layers of the critic; None means hidden_sizes.
     """
 
     hidden_sizes: Sequence[int]
@@ -39,7 +40,7 @@ class NetworkConfig(NamedTuple):
 
     @classmethod
     def of_config(cls, config: PPOConfig) -> Self:
-        """The network that the hyperparameters ask for."""
+        """The part of `config` that describes the network."""
         memory = None if config.memory == "none" else config.memory
         return cls(
             config.hidden_sizes,
@@ -54,10 +55,10 @@ class NetworkConfig(NamedTuple):
 
 
 class ActorCritic(nn.Module):
-    """Observations, float32 (B, D), to the parameters of a distribution over actions, (B, P), and values, (B,).
+    """Two perceptrons: from observations, float32 (B, D), to distribution parameters, (B, P), and values, (B,).
 
-    value_hidden_sizes: of the critic, None means hidden_sizes. is_paired: whether both have the same hidden sizes, so
-    that `PairedMlp` can run them as one.
+    value_hidden_sizes: layers of the critic; None means hidden_sizes. is_paired: True if both have the same hidden
+    sizes, so that `PairedMlp` can run them together.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class ActorCritic(nn.Module):
         return layer
 
     def parameter_order(self) -> list[Tensor]:
-        """All parameters; of paired networks in the order in memory that `PairedMlp` needs."""
+        """All parameters. Those of paired networks are in the memory order that `PairedMlp` needs."""
         one_by_one = [*self.actor.parameters(), *self.critic.parameters()]
         of_both = paired_order(self.actor, self.critic) if self.is_paired else one_by_one
         return [*of_both, *self.distribution.parameters()]
@@ -97,16 +98,16 @@ class ActorCritic(nn.Module):
 
 
 _FORBIDDEN = -1e8
-"""The logit of a forbidden choice: its probability is 0, and so is its part of the entropy."""
+"""The logit of an invalid choice: its probability and its share of the entropy become 0."""
 
 
 class GeneralActorCritic(nn.Module):
-    """Observations (B, D) to the parameters of a distribution over actions, (B, P), and values, (B,).
+    """From observations (B, D) to distribution parameters, (B, P), and values, (B,), for all other networks.
 
-    Observations are float32, or uint8 where they are images alone. Gradients come from autograd.
-    Images go through convolutions, which actor and critic share unless `share_encoder` is off; their features and the
-    numbers go through the memory, if any, and the hidden layers, of which both have their own unless `share_layers` is
-    on.
+    Observations are float32, or uint8 if they consist of images only. Gradients come from autograd.
+    Images pass through convolutions, which actor and critic share unless `share_encoder` is off. Their features and
+    the other numbers then pass through the memory, if there is one, and through the hidden layers. Actor and critic
+    have a memory and hidden layers each unless `share_layers` is on.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class GeneralActorCritic(nn.Module):
         squash_actions: bool,
         generator: torch.Generator,
     ) -> None:
-        """Raises UnsupportedSpace if the observation's mask does not fit the actions."""
+        """Raises UnsupportedSpace if the action mask in the observation does not fit the action space."""
         super().__init__()
         self.distribution = distribution_for(action_space, squash=squash_actions)
         self._mask = layout.mask
@@ -148,12 +149,12 @@ class GeneralActorCritic(nn.Module):
 
     @property
     def sees_images(self) -> bool:
-        """Whether observations go through convolutions."""
+        """Whether observations contain images."""
         return len(self._inputs[0].encoders) > 0
 
     @property
     def sees_only_numbers(self) -> bool:
-        """Whether there are neither images nor a mask of actions."""
+        """Whether observations contain neither images nor an action mask."""
         return not self.sees_images and self._mask is None
 
     def parameter_order(self) -> list[Tensor]:
@@ -161,37 +162,38 @@ class GeneralActorCritic(nn.Module):
         return list(self.parameters())
 
     def weights_of_linear(self) -> list[Tensor]:
-        """The weights, (O, I), of all layers that are computed by `linear`, in the order of the forward pass."""
+        """The weights, (O, I), of all layers that `linear` computes, in the order of the forward pass."""
         encoders = [encoder for inputs in self._inputs for encoder in inputs.encoders]
         return [encoder.last.weight for encoder in encoders if isinstance(encoder, ImageEncoder)]
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """For networks without memory."""
+        """Parameters and values of a network without memory."""
         assert self.state_size == 0
         tops = [tower(features) for tower, features in zip(self._towers, self._features(observations), strict=True)]
         return self._heads(observations, tops)
 
     def parameters_of(self, observations: Tensor) -> Tensor:
-        """The parameters alone, without the critic."""
+        """The parameters only; the critic is not computed."""
         return self._allowed(observations, self.actor_head(self._towers[0](self._inputs[0](observations))))
 
     def drop_critic(self) -> None:
-        """Delete everything that `parameters_of` and `actor_step` do not need."""
+        """Delete the layers that `parameters_of` and `actor_step` do not use."""
         del self.critic_head, self._towers[1:], self.towers[1:], self._inputs[1:], self.inputs[1:]
 
     @property
     def actor_state_size(self) -> int:
-        """The size of the actor's part of a state, which comes first."""
+        """The size of the actor's part of a state, which is the first part."""
         return self._towers[0].state_size
 
     def actor_step(self, observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One step of the actor alone: the parameters, and its part of the state, float (B, S), after the step."""
+        """One step of the actor only; returns the parameters and the actor's state after the step, float (B, S)."""
         starts = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
         top, states = self._towers[0].over_sequences(self._inputs[0](observations), Sequences(starts, state))
         return self._allowed(observations, self.actor_head(top)), states[0]
 
     def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
-        """Observations (T * M, D), step after step, to parameters (T * M, P), values (T * M,), states (T, M, S)."""
+        """Run sequences: observations (T * M, D), ordered by step, to parameters (T * M, P), values (T * M,) and the
+        states after each step, (T, M, S)."""
         parts = sequences.state.split([tower.state_size for tower in self._towers], dim=1)
         remembered = [
             tower.over_sequences(features, Sequences(sequences.starts, part))
@@ -201,7 +203,7 @@ class GeneralActorCritic(nn.Module):
         return *self._heads(observations, tops), torch.cat(states, dim=2)
 
     def _features(self, observations: Tensor) -> list[Tensor]:
-        """What each tower reads, float32 (B, width); both read the same where there is one encoder."""
+        """The input of each tower, float32 (B, width); with one encoder, both towers have the same input."""
         features = [inputs(observations) for inputs in self._inputs]
         return features if len(features) == len(self._towers) else features * len(self._towers)
 
@@ -217,19 +219,19 @@ class GeneralActorCritic(nn.Module):
 def network_for(
     layout: ObservationLayout, action_space: spaces.Space, config: PPOConfig, generator: torch.Generator
 ) -> ActorCritic | GeneralActorCritic:
-    """Two perceptrons (`ActorCritic`) if they suffice, else a `GeneralActorCritic`; weights come from `generator`.
+    """An `ActorCritic` if two perceptrons suffice, else a `GeneralActorCritic`; `generator` draws the weights.
 
-    Raises UnsupportedSpace if no network fits.
+    Raises UnsupportedSpace if a setting does not fit the observations or the action space.
     """
     squash = config.squash_actions
     if squash and not any(isinstance(leaf, spaces.Box) for leaf in leaves_of(action_space)):
         raise UnsupportedSpace(
-            f"squash_actions is about numbers, but the action space {action_space} has none; switch it off."
+            f"squash_actions needs a Box of actions, but the action space is {action_space}; switch it off."
         )
     if config.bfloat16 and not layout.images:
-        raise UnsupportedSpace("bfloat16 is about images, but the observations have none; switch it off.")
+        raise UnsupportedSpace("bfloat16 needs images, but the observations have none; switch it off.")
     if not config.share_encoder and not layout.images:
-        raise UnsupportedSpace("share_encoder is about images, but the observations have none; leave it on.")
+        raise UnsupportedSpace("share_encoder needs images, but the observations have none; leave it on.")
     network_config = NetworkConfig.of_config(config)
     if not layout.is_plain or network_config.share_layers or network_config.memory is not None:
         return GeneralActorCritic(layout, action_space, network_config, squash_actions=squash, generator=generator)
@@ -245,7 +247,7 @@ def network_for(
 
 
 class _Inputs(nn.Module):
-    """From observations (B, D) to the features that memory or hidden layers read, float32 (B, width)."""
+    """From observations (B, D) to the input of the memory or the first hidden layer, float32 (B, width)."""
 
     _numbers: Tensor
 
@@ -268,7 +270,7 @@ class _Inputs(nn.Module):
 
 
 class _Tower(nn.Module):
-    """Everything between features and a head."""
+    """The memory, if there is one, and the hidden layers of one network."""
 
     def __init__(self, width: int, config: NetworkConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -291,7 +293,7 @@ class _Tower(nn.Module):
 
 
 class Memory(nn.Module):
-    """A GRU or LSTM cell, run over sequences. Its state is (M, S), for an LSTM both parts side by side."""
+    """A GRU or LSTM cell that runs over sequences. Its state is (M, S), for an LSTM hidden and cell state side by side."""
 
     def __init__(self, input_size: int, size: int, *, kind: MemoryKind, generator: torch.Generator) -> None:
         super().__init__()
@@ -307,7 +309,7 @@ class Memory(nn.Module):
         """Float (T, M, inputs) to outputs (T, M, size) and the states after each step, (T, M, S)."""
         outputs, states, state = [], [], sequences.state
         for step_inputs, starts in zip(inputs, sequences.starts, strict=True):
-            # By where(), not by a product: no gradient reaches back over the start of an episode.
+            # where() instead of a product, so that no gradient passes the start of an episode.
             state = torch.where(starts[:, None], torch.zeros_like(state), state)
             if isinstance(self.cell, nn.LSTMCell):
                 hidden, carried = self.cell(step_inputs, state.chunk(2, dim=1))
@@ -331,5 +333,5 @@ def _check_mask(mask: slice, action_space: spaces.Space) -> None:
     size = mask.stop - mask.start
     if size != expected:
         raise UnsupportedSpace(
-            f"The mask of actions must have one entry per choice, {expected} for {action_space}, but has {size}."
+            f"The action mask must have one entry per choice, {expected} for {action_space}, but has {size}."
         )

@@ -1,7 +1,7 @@
-"""Distributions of actions, one for each action space. B samples, P parameters of the distribution, A action size.
+"""Distributions over actions, one for each action space. B samples, P parameters of the distribution, A action size.
 
-Actions are chosen in NumPy, from noise drawn ahead; log-probabilities and entropies are computed in torch, with their
-derivatives in closed form beside them, which the tests compare with autograd.
+NumPy samples actions, from noise that was drawn in advance. torch computes log-probabilities and entropies. Their
+derivatives are also written in closed form; tests compare these with autograd.
 """
 
 import math
@@ -19,37 +19,39 @@ from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, leaves_
 Array = np.ndarray
 
 Backward = Callable[[Tensor, float], Tensor]
-"""From the loss's derivatives by each log-probability, (B,), and by any entropy, to those by the parameters, (B, P).
+"""From the derivatives of the loss by each log-probability, (B,), and by every entropy, one number, to its derivatives
+by the parameters, (B, P).
 
-It adds derivatives by the distribution's own weights to their `.grad`.
+It also adds the derivatives by the distribution's own weights to their `.grad`.
 """
 
 
 class ActionDistribution(Protocol):
-    """What a policy needs of a distribution; parameters: the output of the network, float32 (B, P)."""
+    """The interface of a distribution; parameters: the output of the network, float32 (B, P)."""
 
     num_parameters: int
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Noise for `sample`, float32 (*shape, ...), for each action of its own."""
+        """Noise for `sample`, float32 (*shape, ...), independent for each action."""
 
     def sample(self, parameters: Array, noise: Array) -> Array:
-        """Actions (B, ...) for these parameters and this noise."""
+        """Actions (B, ...) that follow from the parameters and the noise."""
 
     def mode(self, parameters: Array) -> Array:
-        """The likeliest actions (B, ...)."""
+        """The most likely actions (B, ...)."""
 
     def log_probs_and_entropies(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies, each (B,)."""
 
     def closed_form(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Backward]:
-        """The same two, and a function that does what backward() does, without a graph."""
+        """Log-probabilities and entropies without a graph, and a function that computes their derivatives."""
 
 
 def distribution_for(space: spaces.Space, *, squash: bool = False) -> Any:
-    """The distribution over actions of this (single) space; squash: map numbers into their bounds by tanh.
+    """The distribution over the actions of one environment.
 
-    Raises UnsupportedSpace if there is none.
+    space: of a single environment. squash: map Box actions into their bounds by tanh.
+    Raises UnsupportedSpace if no distribution fits the space.
     """
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))
@@ -109,18 +111,18 @@ class Categorical(nn.Module):
 
 
 def choices_of(cumulative: Any, noise: Any) -> Any:
-    """Which of A choices each noise falls on, by the inverse of the cumulative distribution; arrays or tensors.
+    """Sample one of A choices per row by inverting the cumulative distribution; for arrays or tensors.
 
-    cumulative: float (B, A), sums of weights, which need not add up to 1. noise: float (B,), uniform in [0, 1). Returns
-    int64 (B,). NumPy and torch draw by this function, and the compiled kernel by its own copy, which a test compares.
+    cumulative: float (B, A), cumulative weights, which need not add up to 1. noise: float (B,), uniform in [0, 1).
+    Returns int64 (B,). NumPy and torch use this function; the compiled kernel has a copy, and a test compares them.
     """
-    # float32 noise is at most 1 - 2^-24: its product with the last sum rounds to less than that sum, so that no choice
-    # of weight 0 is taken, be it the first or the last.
+    # float32 noise is at most 1 - 2^-24. Its product with the last sum therefore rounds to less than that sum, and a
+    # choice of weight 0 is never taken, neither as the first nor as the last.
     return (cumulative <= noise[:, None] * cumulative[:, -1:]).sum(axis=1)
 
 
 class Bernoulli(nn.Module):
-    """A independent choices between 0 and 1; the parameters are the logits of 1. Actions are int64 (B, A)."""
+    """A independent bits; the parameters are the logits of 1. Actions are int64 (B, A)."""
 
     def __init__(self, num_choices: int) -> None:
         super().__init__()
@@ -130,7 +132,7 @@ class Bernoulli(nn.Module):
         return generator.random((*shape, self.num_parameters), dtype=np.float32)
 
     def sample(self, parameters: Array, noise: Array) -> Array:
-        with np.errstate(over="ignore"):  # exp of a large number is infinite, and 1 / infinity the 0 that is meant
+        with np.errstate(over="ignore"):  # exp of a large number is infinite, and 1 / infinity is the right 0
             return (noise < 1.0 / (1.0 + np.exp(-parameters))).astype(np.int64)
 
     def mode(self, parameters: Array) -> Array:
@@ -154,9 +156,9 @@ class Bernoulli(nn.Module):
 
 
 class DiagonalGaussian(nn.Module):
-    """A real numbers, independent given the state. The parameters are means; the deviation is the same in all states.
+    """A independent Gaussian components. The parameters are means; the standard deviations are the same in all states.
 
-    Actions are float32 (B, A), not clipped: they are clipped for the environment, and the update sees them as sampled.
+    Actions are float32 (B, A) as sampled; they are clipped only for the environment.
     """
 
     def __init__(self, size: int) -> None:
@@ -199,10 +201,10 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class SquashedGaussian(DiagonalGaussian):
-    """tanh of a `DiagonalGaussian`; actions are stored before tanh, which loses no precision.
+    """tanh of a `DiagonalGaussian`; actions are stored before tanh, so no precision is lost.
 
-    Densities are those of tanh(action), in (-1, 1): log p = log N(u) - sum log(1 - tanh(u)^2). The entropy has no
-    closed form: it is the Gaussian's plus the expectation of the log-determinant, by Gauss-Hermite quadrature.
+    The density is that of tanh(action), in (-1, 1): log p = log N(u) - sum log(1 - tanh(u)^2). The entropy has no
+    closed form. It is the Gaussian's entropy plus the expected log-determinant, by Gauss-Hermite quadrature.
     Source: Haarnoja et al. 2018, Soft Actor-Critic, arXiv:1801.01290, appendix C.
     """
 
@@ -221,8 +223,8 @@ class SquashedGaussian(DiagonalGaussian):
         values, weights = self._at_nodes(parameters)
 
         def backward(d_log_probs: Tensor, d_entropy: float) -> Tensor:
-            # The log-determinant of an action depends on no parameter; its expectation does: d log(1 - tanh(u)^2) / du
-            # = -2 tanh(u), and u = mean + std node.
+            # The log-determinant of a given action does not depend on the parameters. Its expectation does:
+            # d log(1 - tanh(u)^2) / du = -2 tanh(u), and u = mean + std node.
             d_parameters = gaussian_backward(d_log_probs, d_entropy)
             d_values = torch.tanh(values) * weights * (-2.0 * d_entropy)
             assert self.log_std.grad is not None
@@ -233,7 +235,7 @@ class SquashedGaussian(DiagonalGaussian):
         return log_probs, entropies + _expected_determinant(values, weights), backward
 
     def _at_nodes(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
-        """The quadrature's actions before tanh, (B, A, nodes), and their weights."""
+        """The nodes of the quadrature as actions before tanh, (B, A, nodes), and their weights."""
         nodes, weights = self._nodes.to(parameters), self._weights.to(parameters)
         return parameters[:, :, None] + torch.exp(self.log_std)[:, None] * nodes, weights
 
@@ -242,17 +244,17 @@ _N_NODES = 16
 
 
 class Joint(nn.Module):
-    """Parts that are independent given the state: log-probabilities and entropies are sums over them.
+    """Several independent parts: log-probabilities and entropies are sums over the parts.
 
-    Parameters, noise and actions of the parts stand side by side. Actions are float32 (B, K), one column per choice and
-    per number; choices are integers, exact in float32.
+    The columns of parameters, noise and actions are those of the parts, in order. Actions are float32 (B, K), with one
+    column per choice and per number; choices are integers, which float32 holds exactly.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
         self._parts = list(parts)
-        self._is_choice = [isinstance(part, Categorical) for part in parts]  # their actions and noise are (B,)
+        self._is_choice = [isinstance(part, Categorical) for part in parts]  # if so, actions and noise are (B,)
         self._parameters_of = _slices([part.num_parameters for part in self._parts])
         self._columns_of = _slices(
             [1 if choice else part.num_parameters for part, choice in zip(self._parts, self._is_choice, strict=True)]
@@ -289,7 +291,7 @@ class Joint(nn.Module):
         return torch.stack(log_probs).sum(dim=0), torch.stack(entropies).sum(dim=0), backward
 
     def _with_columns(self, columns: Any) -> list[tuple[ActionDistribution, slice, Any]]:
-        """Each part with the slice of its parameters and its own actions or noise, in the part's own form."""
+        """Each part with the slice of its parameters, and its actions or noise in the shape that the part expects."""
         found = []
         for part, p, c, choice in zip(self._parts, self._parameters_of, self._columns_of, self._is_choice, strict=True):
             own = columns[:, c.start] if choice else columns[:, c]
@@ -305,7 +307,7 @@ def _expected_determinant(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def _log_determinant(u: Tensor) -> Tensor:
-    """log(1 - tanh(u)^2), without the cancellation."""
+    """log(1 - tanh(u)^2), computed without cancellation."""
     return 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))
 
 

@@ -1,11 +1,12 @@
-"""Images to features, by the convolutions of the first deep networks for Atari, whose gradients are computed here.
+"""From images to features: the convolutions of NatureCNN, with gradients of their own.
 
-Convolutions have their gradient in closed form, in memory that is kept: autograd takes memory for a minibatch of frames
-from the system and returns it, every time, an eighth of a step. The last layer can leave its gradient by weights for
-later. It is as large as the weights, however few the samples; so each part of a minibatch leaves its two factors,
-B (I + O) numbers in place of I O, and one product over all samples is the sum.
-B samples, C channels; images are (B, C, height, width), with their channels last in memory; I inputs and O outputs of
-the last layer.
+The gradient of the convolutions is computed in closed form, in memory that is reused. autograd would allocate memory
+for each minibatch of frames and return it to the system, which takes an eighth of a step.
+The gradient by the weights of the last layer can be left for later. It is as large as the weights, however few samples
+there are. Each part of a minibatch therefore keeps its two factors, B (I + O) numbers in place of I O, and one product
+over all samples gives the sum.
+B samples, C channels; I inputs and O outputs of the last layer. Images are (B, C, height, width), with channels last in
+memory.
 """
 
 import math
@@ -23,7 +24,7 @@ N_FEATURES = 512
 
 
 class ImageEncoder(nn.Module):
-    """Points 0 to 255, uint8 or float32 (B, C * height * width), to float32 (B, 512).
+    """From pixels 0 to 255, uint8 or float32 (B, C * height * width), to features, float32 (B, 512).
 
     Source: Mnih et al. 2015, Human-level control through deep reinforcement learning, extended data table 1.
     """
@@ -36,9 +37,9 @@ class ImageEncoder(nn.Module):
         generator: torch.Generator,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """shape: channels, height, width; channels_last: whether the points of a sample come as height, width, C.
+        """shape: channels, height, width. channels_last: True if the pixels of a sample come as height, width, C.
 
-        dtype: of the products; weights and features are float32.
+        dtype: the type of the products; weights and features are float32.
         """
         super().__init__()
         self._shape = shape
@@ -68,10 +69,10 @@ class ImageEncoder(nn.Module):
         layers = []
         for i, layer in enumerate(self.convolutions):
             assert isinstance(layer, nn.Conv2d)
-            weight = layer.weight / 255.0 if i == 0 else layer.weight  # fewer than the points, whose scale it is
+            weight = layer.weight / 255.0 if i == 0 else layer.weight  # scales the pixels, of which there are more
             layers.append(Layer(weight.to(self._dtype), self._cast(layer.bias), layer.stride[0]))
-        # Of 64 frames of 84x84x4 on one Zen 4 core, ms forward and backward: the three convolutions 31 with channels
-        # last and 44 with channels first; the last layer 10.5, and 11.9 as a convolution of 7x7.
+        # 64 frames of 84x84x4 on one Zen 4 core, forward and backward: the three convolutions take 31 ms with channels
+        # last and 44 ms with channels first; the last layer takes 10.5 ms, and 11.9 ms as a convolution of 7x7.
         values = convolve(images, layers)
         rows = values.permute(0, 2, 3, 1).flatten(1)  # (B, height * width * 64), without a copy
         return linear(rows, self.last.weight.to(self._dtype), self._cast(self.last.bias)).relu_().float()
@@ -82,7 +83,7 @@ class ImageEncoder(nn.Module):
 
 
 class Layer(NamedTuple):
-    """weight: (filters, C, kernel, kernel); bias: (filters,); both of the type that the products are made in."""
+    """weight: (filters, C, kernel, kernel). bias: (filters,). Both have the type of the products."""
 
     weight: Tensor
     bias: Tensor
@@ -90,7 +91,7 @@ class Layer(NamedTuple):
 
 
 def convolve(images: Tensor, layers: Sequence[Layer]) -> Tensor:
-    """The last layer's outputs, of the weights' type, differentiable by weights and biases."""
+    """The outputs of the last layer, in the type of the weights, differentiable by weights and biases."""
     if not torch.is_grad_enabled():
         return _outputs(images, layers)[-1]
     tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
@@ -98,7 +99,7 @@ def convolve(images: Tensor, layers: Sequence[Layer]) -> Tensor:
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Inputs (B, I) to (B, O)."""
+    """From inputs (B, I) to outputs (B, O)."""
     factors = getattr(_of_pass, "factors", None)
     if factors is None:
         return F.linear(inputs, weight, bias)
@@ -106,8 +107,10 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class Factors(NamedTuple):
-    """The gradient by weights (O, I) is `gradients` transposed times `inputs`. inputs: (B, I); gradients: (B, O), by
-    what the layer gave."""
+    """The gradient by the weights, (O, I), is `gradients` transposed times `inputs`.
+
+    inputs: (B, I). gradients: (B, O), by the outputs of the layer.
+    """
 
     inputs: Tensor
     gradients: Tensor
@@ -115,10 +118,10 @@ class Factors(NamedTuple):
 
 @contextmanager
 def factors_of_weights() -> Iterator[list[Factors | None]]:
-    """Within the block, `linear` gives this thread no gradient by its weights.
+    """Within the block, `linear` computes no gradients by its weights in this thread.
 
-    After the backward pass, the list holds the factors of those gradients, in the order of the forward pass; None of a
-    layer that the pass did not reach.
+    After the backward pass, the list holds the factors of these gradients, in the order of the forward pass, and None
+    for each layer that the backward pass did not reach.
     """
     _of_pass.factors = []
     try:
@@ -156,7 +159,7 @@ class _Convolutions(torch.autograd.Function):
         of_tensors: list[Tensor] = []
         for i in reversed(range(n)):
             weight, bias, stride = layers[i]
-            wanted = [i > 0, True, True]  # by inputs, weights and biases
+            wanted = [i > 0, True, True]  # gradients by inputs, weights and biases
             gradient, *own = _backward_of_convolution(
                 gradient, inputs[i], weight, [len(bias)], [stride] * 2, [0, 0], [1, 1], False, [0, 0], 1, wanted
             )
@@ -197,12 +200,12 @@ def _layers(strides: list[int], tensors: Sequence[Tensor]) -> list[Layer]:
 
 
 def _as_numbers(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """The images in memory of this thread's, which the next call overwrites."""
-    if images.device.type != "cpu" or torch.compiler.is_exporting():  # a traced tensor must not stay here
+    """The images as numbers, in memory of this thread that the next call overwrites."""
+    if images.device.type != "cpu" or torch.compiler.is_exporting():  # a traced tensor must not be kept
         return images.to(dtype, memory_format=torch.channels_last)
     memory = getattr(_of_thread, "memory", None)
     if memory is None or memory.dtype != dtype or len(memory) < images.numel():
-        with torch.inference_mode(False):  # memory of that mode could not be written outside of it
+        with torch.inference_mode(False):  # memory allocated in inference mode cannot be written outside of it
             memory = _of_thread.memory = torch.empty(images.numel(), dtype=dtype)
     batch, channels, height, width = images.shape
     numbers = memory[: images.numel()].view(batch, height, width, channels).permute(0, 3, 1, 2)

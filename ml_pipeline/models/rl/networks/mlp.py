@@ -1,4 +1,4 @@
-"""Multilayer perceptrons: built in torch; run in NumPy for tiny batches; and two run forward and backward as one.
+"""Multilayer perceptrons: built in torch, run in NumPy for tiny batches, and run in pairs with their gradients.
 
 B samples, H units of a hidden layer.
 """
@@ -18,9 +18,11 @@ Array = np.ndarray
 
 
 class KnownActivation(NamedTuple):
-    """apply: in place. backward: takes the slopes by the outputs, and the outputs; returns the slopes by the inputs.
+    """An activation with its derivative.
 
-    from_sums: `backward` takes the inputs instead, the sums of a layer: the slope does not follow from the output.
+    apply: changes its argument in place. backward: takes the derivatives by the outputs, and the outputs; returns the
+    derivatives by the inputs. from_sums: `backward` takes the inputs in place of the outputs, because the output does
+    not determine the slope.
     """
 
     module: type[nn.Module]
@@ -49,7 +51,7 @@ ACTIVATIONS: Mapping[str, KnownActivation] = {
 
 
 def activation_in(network: nn.Sequential) -> str:
-    """The name of the activation in a `build_mlp` network; tanh where it has no hidden layer.
+    """The name of the activation in a `build_mlp` network; tanh if the network has no hidden layer.
 
     >>> activation_in(nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 1)))
     'silu'
@@ -79,10 +81,11 @@ def build_mlp(
 class NumpyMlp:
     """Forward pass of a `build_mlp` network on a CPU, from NumPy to NumPy, for the few observations of one step.
 
-    uses_torch: whether torch computes; within `one_thread` its bits are the same for any number of cores. NumPy is used
-    if OpenBLAS divides none of the products of MOST_ROWS observations among threads; pass at most as many.
-    On a CPU it reads the memory of the torch weights; call `refresh` after they have moved. From another device,
-    `refresh` copies them.
+    uses_torch: whether torch computes the pass; within `one_thread`, its bits do not depend on the number of cores.
+    NumPy computes it if OpenBLAS would not divide the products of MOST_ROWS observations among threads; pass at most
+    MOST_ROWS then.
+    Weights on a CPU are read in place; call `refresh` after they have moved. Weights on another device are copied by
+    `refresh`.
     """
 
     MOST_ROWS = 16
@@ -95,7 +98,7 @@ class NumpyMlp:
         self.refresh()
 
     def refresh(self) -> None:
-        """Find, or copy, the weights again."""
+        """Read the weights again, after they have moved or changed on another device."""
         layers = [layer for layer in self._network if isinstance(layer, nn.Linear)]
         tensors = [(layer.weight.detach().cpu().T, layer.bias.detach().cpu()[None]) for layer in layers]
         *self._hidden_in_torch, self._last_in_torch = tensors
@@ -104,8 +107,9 @@ class NumpyMlp:
     def __call__(self, inputs: Array) -> Array:
         """Float32 (N, sizes[0]) in, float32 (N, sizes[-1]) out.
 
-        One row of a 64x64 network takes NumPy 2.7 us, torch 16; 4.9 us with @, which checks more than dot(), and biases
-        of shape (H,). The product of 8 rows by 512x512 takes torch 0.02 ms in one thread, NumPy 0.07 (two: 0.05; Xeon).
+        One row of a 64x64 network takes 2.7 us in NumPy and 16 us in torch; with @, which checks more than dot(), and
+        biases of shape (H,), NumPy takes 4.9 us. A product of 8 rows with 512x512 takes 0.02 ms in one thread of torch
+        and 0.07 ms in NumPy (two threads: 0.05; Xeon).
         """
         if self.uses_torch:
             return self._by_torch(inputs)
@@ -130,7 +134,10 @@ class NumpyMlp:
 
 
 class PairedMlp:
-    """Forward and backward of two `build_mlp` networks whose parameters lie in `paired_order`, with their gradients."""
+    """Forward and backward pass of two `build_mlp` networks, each layer of both in one product.
+
+    The parameters and their gradients must lie in memory in `paired_order`.
+    """
 
     def __init__(self, first: nn.Sequential, second: nn.Sequential) -> None:
         hidden, outputs = _paired_layers(first, second)
@@ -144,7 +151,7 @@ class PairedMlp:
         self._inputs = torch.empty(0)
 
     def forward(self, inputs: Tensor) -> list[Tensor]:
-        """Float (B, inputs) to the outputs of both networks; `backward` belongs to the latest call."""
+        """Float (B, inputs) to the outputs of both networks; `backward` refers to the latest call."""
         below = self._inputs = inputs.expand(2, -1, -1)
         buffers = self._buffers_for(inputs)
         for layer, above, kept in zip(self._hidden, buffers.activations, buffers.kept, strict=True):
@@ -156,7 +163,7 @@ class PairedMlp:
         return [torch.addmm(o.bias, top, o.transposed) for o, top in zip(self._outputs, tops, strict=True)]
 
     def backward(self, d_outputs: list[Tensor]) -> None:
-        """Write gradients to the parameters' `.grad`, for these derivatives by the outputs."""
+        """Write the gradients to the `.grad` of the parameters. d_outputs: derivatives by the outputs."""
         buffers = self._buffers_for(self._inputs[0])
         tops = buffers.tops if self._hidden else self._inputs.unbind()
         for output, d_output, top, d_top in zip(self._outputs, d_outputs, tops, buffers.d_tops, strict=True):
@@ -184,7 +191,7 @@ class PairedMlp:
 
 
 def paired_order(first: nn.Sequential, second: nn.Sequential) -> list[Tensor]:
-    """The parameters of both in the order in memory that `PairedMlp` needs: those of a hidden layer side by side."""
+    """All parameters in the memory order that `PairedMlp` needs: matching hidden layers are neighbors."""
     hidden, outputs = _paired_layers(first, second)
     order = [parameter for a, b in hidden for parameter in (a.weight, b.weight, a.bias, b.bias)]
     return order + [parameter for layer in outputs for parameter in (layer.weight, layer.bias)]
@@ -194,16 +201,16 @@ _IN_NUMPY: dict[str, Callable[[Array], object]] = {
     "tanh": lambda sums: np.tanh(sums, out=sums),
     "relu": lambda sums: np.maximum(sums, 0.0, out=sums),
 }
-"""In place; the others are in torch alone."""
+"""Activations in NumPy, in place; torch computes the others."""
 
-# OpenBLAS divides a product among threads from 2^19 multiplications on, on some ARM processors from 125,000 on, and one
-# of a single row from 9,216 weights on; its bits are then others. How other libraries do is not known.
+# OpenBLAS divides a product among threads from 2^19 multiplications on, on some ARM processors from 125,000 on, and a
+# product with a single row from 9,216 weights on. The bits then change. Other libraries were not examined.
 _OPENBLAS = "openblas" in np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"]
 _UNDIVIDED = 120_000
 
 
 class _Layer(NamedTuple):
-    """Weights of one layer, its bias and their gradients; for two layers at once, each with a first axis of 2."""
+    """Weights and bias of one layer, and their gradients. For a pair of layers, each has a first axis of size 2."""
 
     weight: Tensor
     transposed: Tensor
@@ -217,9 +224,11 @@ class _Layer(NamedTuple):
 
 
 class _Buffers(NamedTuple):
-    """For one batch size: activations (2, B, H), the last of them and its derivative, also as one view per network.
+    """Memory for one batch size B.
 
-    kept: what the slopes of the activations follow from: themselves, or the sums before them.
+    activations: (2, B, H) for each hidden layer. kept: the values from which the slopes of the activations are
+    computed: the activations, or the sums before them. d_top: derivatives by the last activations. tops, d_tops: the
+    last activations and their derivatives, one view per network.
     """
 
     activations: list[Tensor]
@@ -249,7 +258,7 @@ def _stacked_gradients(first: nn.Linear, second: nn.Linear) -> tuple[Tensor, Ten
 
 
 def _stacked(first: Tensor, second: Tensor) -> Tensor:
-    """Two tensors of the same shape that lie side by side in memory, as a view of (2, *shape)."""
+    """A view (2, *shape) of two tensors of the same shape that are neighbors in memory."""
     assert first.is_contiguous()
     assert second.data_ptr() == first.data_ptr() + first.numel() * first.element_size()
     return first.detach().as_strided((2, *first.shape), (first.numel(), *first.stride()))

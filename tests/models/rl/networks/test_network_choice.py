@@ -38,9 +38,9 @@ def test_all_else_is_for_the_general_one(space, settings):
 
 
 def test_settings_that_are_about_nothing_are_refused():
-    with pytest.raises(UnsupportedSpace, match=r"squash_actions is about numbers, but the action space Discrete\(2\)"):
+    with pytest.raises(UnsupportedSpace, match=r"squash_actions needs a Box of actions, .* is Discrete\(2\)"):
         chosen(squash_actions=True)
-    with pytest.raises(UnsupportedSpace, match="bfloat16 is about images, but the observations have none"):
+    with pytest.raises(UnsupportedSpace, match="bfloat16 needs images, but the observations have none"):
         chosen(bfloat16=True)
-    with pytest.raises(UnsupportedSpace, match="share_encoder is about images, but the observations have none"):
+    with pytest.raises(UnsupportedSpace, match="share_encoder needs images, but the observations have none"):
         chosen(share_encoder=False)

@@ -149,13 +149,13 @@ def test_what_a_saved_policy_does_not_fit_is_named_and_nothing_changed(changed, 
 
 def test_actions_without_numbers_cannot_be_squashed():
     with pytest.raises(
-        UserError, match=r"squash_actions is about numbers, but the action space Discrete\(3, start=4\)"
+        UserError, match=r"squash_actions needs a Box of actions, but the action space is Discrete\(3, start=4\)"
     ):
         make(squash_actions=True)
 
 
 def test_bfloat16_is_for_images_and_near_float32():
-    with pytest.raises(UserError, match="bfloat16 is about images, but the observations have none"):
+    with pytest.raises(UserError, match="bfloat16 needs images, but the observations have none"):
         make(bfloat16=True)
     space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
     exact, near = (make(observation_space=space, bfloat16=bfloat16) for bfloat16 in (False, True))
