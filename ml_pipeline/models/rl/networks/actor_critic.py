@@ -293,7 +293,7 @@ class _Tower(nn.Module):
 
 
 class Memory(nn.Module):
-    """A GRU or LSTM cell that runs over sequences. Its state is (M, S), for an LSTM hidden and cell state side by side."""
+    """A GRU or LSTM cell that runs over sequences. The state is (M, S); an LSTM's is its hidden and its cell state."""
 
     def __init__(self, input_size: int, size: int, *, kind: MemoryKind, generator: torch.Generator) -> None:
         super().__init__()

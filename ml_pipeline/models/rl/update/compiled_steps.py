@@ -1,6 +1,6 @@
-"""The steps of an update by a compiled kernel: for perceptrons, and for memory, on a CPU, if numba is installed.
+"""Gradient steps by a compiled kernel, for perceptrons and recurrent networks on a CPU. Needs numba.
 
-`can_compile` says whether it can be used. B samples, P numbers in a padded vector, E epochs, T steps, M sequences.
+Check `can_compile` first. B samples, P numbers in a padded vector, E epochs, T steps, M sequences.
 """
 
 import math
@@ -33,14 +33,14 @@ Array = np.ndarray
 
 
 _WORTH_SHARING = 128
-"""Below this many samples in a minibatch, threads would wait for each other longer than they work."""
+"""With fewer samples in a minibatch, threads would wait for each other longer than they work."""
 
 
 class CompiledSteps:
-    """Steps by the kernel, in one thread or several, with the same bits.
+    """Steps by the kernel; the number of threads does not change their bits.
 
-    The optimizer's vectors are copied into the kernel's padded ones and back, once per update. Minibatches of sequences
-    have whole ones, at least one each, of at most minibatch_size samples.
+    The vectors of the optimizer are copied into the padded ones of the kernel and back, once per update. A minibatch of
+    a recurrent network holds whole sequences: at least one, and at most minibatch_size samples otherwise.
     """
 
     kind = "compiled"
@@ -54,9 +54,9 @@ class CompiledSteps:
         *,
         n_threads: int | None = None,
     ) -> None:
-        """Compile; raises what numba raises if it fails.
+        """Compile the kernel. Raises numba's exception if that fails.
 
-        n_threads: None means one per core if minibatches are large enough for several, else one.
+        n_threads: None means one per core if minibatches are large enough, else one.
         """
         self._kernel = kernel_for(network)
         self._layout = self._kernel.layout
@@ -95,7 +95,7 @@ class CompiledSteps:
         return StepsTaken(first, LossRows(*rows), torch.from_numpy(results.norms[:n_done]))
 
     def gradient(self, minibatch: Minibatch, weights: LossWeights) -> Tensor:
-        """By a step of length 0 on copies, without clipping, in this thread alone."""
+        """The gradient of a step of length 0, on copies, without clipping, in this thread only."""
         length, n_sequences = _shape_of(minibatch)
         parameters = self.optimizer.parameters
         learner = self._learner(parameters, torch.zeros_like(parameters), torch.zeros_like(parameters))
@@ -107,7 +107,7 @@ class CompiledSteps:
     def _run(
         self, learner: Any, batch: Minibatch, orders: np.ndarray, settings: "Settings", *, n_threads: int
     ) -> tuple["Results", int]:
-        """orders: int64 (E, M), of sequences, or of samples where there are none."""
+        """Take the steps. orders: int64 (E, M), of sequences; without memory, of samples."""
         from ml_pipeline.models.rl.compiled import layout
 
         n_epochs, n_sequences = orders.shape
@@ -169,33 +169,37 @@ class CompiledSteps:
 
 
 class NetworkKernel(Protocol):
-    """One network's update and its arguments, as the modules `layout` of `compiled` describe them."""
+    """The kernel of one kind of network, and its arguments, which the modules `layout` in `compiled` describe."""
 
     update: Any
     layout: "Layout"
     n_units: int
-    """Parts of a chunk's gradient that threads compute side by side."""
+    """Parts of a chunk's gradient that threads compute in parallel."""
 
     def learner(self, *, parameters: Array, **vectors: Array) -> Any:
-        """parameters: float32 (P,). vectors: transposed, means and squares, float32 (P,), gradients, float32 (C, P)."""
+        """The kernel's view of weights and optimizer.
+
+        parameters: float32 (P,). vectors: transposed, means and squares, float32 (P,); gradients, float32 (C, P) for C
+        chunks.
+        """
 
     def samples(self, batch: Minibatch, orders: Array) -> Any:
-        """orders: int64 (E, B)."""
+        """The kernel's view of a batch. orders: int64 (E, B)."""
 
     def workspaces(self, n_threads: int, batch: Minibatch) -> list[Any]:
-        """For as many threads; batch: of the size, or the shape of sequences, that they are for."""
+        """One workspace per thread. batch: has the size, or the shape of sequences, that the workspaces are for."""
 
     def smallest_batch(self) -> Minibatch:
-        """One sample of zeros."""
+        """A batch of one sample, all zeros."""
 
 
 def kernel_for(network: ActorCritic | GeneralActorCritic) -> NetworkKernel:
-    """Raises what numba raises if it fails."""
+    """The kernel for this network. Raises numba's exception if it cannot be compiled."""
     return PerceptronKernel(network) if isinstance(network, ActorCritic) else RecurrentKernel(network)
 
 
 class PerceptronKernel:
-    """Two perceptrons."""
+    """The kernel for two perceptrons."""
 
     n_units = 1
 
@@ -226,7 +230,7 @@ class PerceptronKernel:
 
 
 class RecurrentKernel:
-    """One or two recurrent networks; each is a unit."""
+    """The kernel for one or two recurrent networks; each is a unit."""
 
     def __init__(self, network: GeneralActorCritic) -> None:
         from ml_pipeline.models.rl.compiled.recurrent import kernel, layout
@@ -273,7 +277,7 @@ class RecurrentKernel:
 
 
 def _shape_of(batch: Minibatch) -> tuple[int, int]:
-    """The length of sequences, and how many there are; without memory, each sample is one."""
+    """The length and the number of sequences; without memory, each sample is a sequence."""
     if batch.sequences is None:
         return 1, len(batch.observations)
     length, n_sequences = batch.sequences.starts.shape

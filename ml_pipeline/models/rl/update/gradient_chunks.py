@@ -1,9 +1,9 @@
-"""The gradient of a minibatch as a sum of those of its chunks, with the same bits whoever computes which chunk.
+"""The gradient of a minibatch as the sum over its chunks; its bits do not depend on who computes which chunk.
 
-Threads of one process compute chunks side by side, and ranks may share them, if measuring says that it pays. A fixed
-tree adds them, so that a rank sends the sums of its own branches in place of all its chunks. The gradients by the large
-weights behind images are not added: one product over all samples computes each. B samples, P parameters; I inputs and O
-outputs of a large layer.
+Threads of one process compute chunks in parallel. Ranks may share the chunks as well, if measurements show that this is
+faster. A fixed tree adds the chunks, so a rank sends the sums of its branches instead of all its chunks. The gradients
+by the large weights behind images are not added; one product over all samples computes each of them.
+B samples, P parameters; I inputs and O outputs of a large layer.
 """
 
 import math
@@ -25,21 +25,22 @@ from ml_pipeline.models.rl.update.ppo_loss import LossRows, LossWeights, loss_of
 from ml_pipeline.runtime.rank_variables import processes_here
 
 Node = tuple[int, int]
-"""A branch of the tree: chunks first to last, without the last."""
-_SLICE = 1 << 16  # numbers of each chunk that are added at a time: they stay in a core's cache
+"""A branch of the tree: its first chunk, and the chunk after its last."""
+_SLICE = 1 << 16  # numbers of each chunk that are added at a time; they fit into a core's cache
 _OUTPUTS = 128  # rows of a large layer's weights whose gradients a thread computes at a time
 Columns = list[Tensor]
-"""Of b samples: the rows of losses, (b, 4), and for each large layer its inputs, (b, I), and gradients, (b, O)."""
+"""For b samples: the rows of the loss, (b, 4), and for each large layer its inputs, (b, I), and gradients, (b, O)."""
 
 
 _TRIALS = (False, True, False, True, False, True)
-"""Whether the first calls share; the first of each kind also sets up memory and connections, and is not counted."""
+"""Whether each of the first calls shares. The first call of each kind also sets up memory and connections, so its time
+does not count."""
 
 
 class ChunkSharing:
-    """The first minibatches are computed alone and shared in turn; from then on, in the way that was faster.
+    """Decides whether ranks share chunks. The first minibatches alternate; later ones use what was faster.
 
-    The slowest rank's times count, and all ranks see the same times, so that they decide alike.
+    The times of the slowest rank count. All ranks see the same times, so they reach the same decision.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ChunkSharing:
         always: bool | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """device: of the gradients. always: share or never share, without measuring; None: measure. clock: in s."""
+        """device: where the gradients are. always: True shares and False does not; None measures. clock: in seconds."""
         self._ranks = ranks
         self._device = device
         self._by_host = device.type != "cpu" and not _reaches_others(device)
@@ -77,7 +78,7 @@ class ChunkSharing:
 
     @contextmanager
     def timed(self) -> Iterator[bool]:
-        """Whether to share the chunks of the minibatch that is computed within."""
+        """Within the block, compute one minibatch; the value is whether to share its chunks."""
         if self._shares is not None:
             yield self._shares
             return
@@ -102,7 +103,7 @@ class ChunkSharing:
 
 
 class ChunkedGradients:
-    """By autograd, for any network. Called with the same minibatch by all ranks, if it has `sharing`."""
+    """Gradients by autograd, chunk by chunk, for any network. With `sharing`, all ranks pass the same minibatch."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class ChunkedGradients:
         n_chunks: int,
         sharing: ChunkSharing | None = None,
     ) -> None:
-        """gradient: float (P,), to which the gradient by all parameters is written, in their order."""
+        """gradient: float (P,); receives the gradient by all parameters, in `parameter_order`."""
         self._network = network
         self._n_chunks = n_chunks
         self._sharing = sharing
@@ -168,7 +169,7 @@ class ChunkedGradients:
         return self._whole(sums, n_chunks, [columns_in(part, rank) for rank, part in enumerate(received)])
 
     def _compute(self, chunks: list[Minibatch], numbers: range, weights: LossWeights) -> list[Columns]:
-        """Write the small gradients of the chunks of these numbers; return the columns of each."""
+        """Write the gradients of the given chunks by all small weights; return the columns of each chunk."""
         n_samples = sum(len(chunk.observations) for chunk in chunks)
         found: list[Columns] = [[]] * len(numbers)
 
@@ -176,7 +177,7 @@ class ChunkedGradients:
             chunk = chunks[numbers[i]]
             with factors_of_weights() as factors:
                 loss, rows = loss_of(self._network, chunk, weights)
-                share = loss * (len(chunk.observations) / n_samples)  # the loss is a mean
+                share = loss * (len(chunk.observations) / n_samples)  # since the loss is a mean
                 gradients = torch.autograd.grad(share, self._small, materialize_grads=True)
             torch.cat([gradient.flatten() for gradient in gradients], out=self._of_chunks[numbers[i]])
             assert None not in factors
@@ -186,7 +187,7 @@ class ChunkedGradients:
         return found
 
     def _whole(self, known: Mapping[Node, Tensor], n_chunks: int, columns: Sequence[Columns]) -> LossRows:
-        """Write the gradient of the minibatch, from sums of chunks and from the columns of all samples, in order."""
+        """Write the gradient of the minibatch, from sums over chunks and from the columns of all samples, in order."""
         self._add_up(known, (0, n_chunks), self._sum)
         rows, *factors = (torch.cat(parts) for parts in zip(*columns, strict=True))
         if self._of_large:
@@ -204,7 +205,7 @@ class ChunkedGradients:
         self._each(multiply, -(-len(out) // _OUTPUTS))
 
     def _add_up(self, known: Mapping[Node, Tensor], node: Node, out: Tensor) -> None:
-        """Write to `out` the sum of a branch, from those that are known, each float, as long as `out`."""
+        """Write the sum of a branch to `out`; known: sums of smaller branches, each as long as `out`."""
 
         def add(i: int) -> None:
             columns = slice(i * _SLICE, (i + 1) * _SLICE)
@@ -214,9 +215,9 @@ class ChunkedGradients:
 
 
 def chunks_of(minibatch: Minibatch, n_chunks: int) -> list[Minibatch]:
-    """A minibatch cut into as many parts, or as it has samples or sequences, whose sizes differ by one at most.
+    """The minibatch in n_chunks parts whose sizes differ by at most one; fewer if it has fewer samples or sequences.
 
-    Sequences stay whole.
+    Sequences are not divided.
     """
     if minibatch.sequences is None:
         parts = min(n_chunks, len(minibatch.observations))
@@ -229,7 +230,7 @@ def chunks_of(minibatch: Minibatch, n_chunks: int) -> list[Minibatch]:
 
 
 def branches(own: range, n_chunks: int) -> Iterator[Node]:
-    """The largest branches of the tree over n_chunks that have none but own chunks.
+    """The largest branches of the tree over n_chunks that contain only chunks in `own`.
 
     >>> list(branches(range(0, 4), 8)), list(branches(range(2, 5), 8))
     ([(0, 4)], [(2, 4), (4, 5)])
@@ -258,7 +259,7 @@ def _sum(node: Node, known: Mapping[Node, Tensor]) -> Tensor:
 
 
 def _vectors(part: Tensor, size: int) -> Iterator[Tensor]:
-    """The vectors of this size that lie one after another at the start."""
+    """The consecutive vectors of `size` numbers at the start of `part`."""
     return iter(part[: len(part) // size * size].view(-1, size))
 
 
@@ -268,6 +269,6 @@ def _one_after_another(work: Callable[[int], None], n_parts: int) -> None:
 
 
 def _reaches_others(device: torch.device) -> bool:
-    """Whether gradients go from GPU to GPU: by nccl, which wants a GPU of its own for each rank of a machine."""
+    """Whether gradients travel from GPU to GPU. This takes nccl, which needs one GPU per rank of a machine."""
     n_processes = processes_here(os.environ)
     return device.type == "cuda" and is_nccl_available() and n_processes <= torch.cuda.device_count()

@@ -1,7 +1,7 @@
-"""The minibatches of an update, in random order, each a clipped gradient and a step of Adam: in torch, for any network.
+"""Gradient steps in torch, for any network: random minibatches, each with a clipped gradient and a step of Adam.
 
-All weights lie in one vector: one step, one norm and one scaling serve all tensors, which saves most of the time for
-small networks. B samples, P parameters, T steps, M sequences.
+All weights are stored in one vector, so that one operation computes each norm, scaling and step. For small networks,
+this saves most of the time. B samples, P parameters, T steps, M sequences.
 """
 
 import math
@@ -25,21 +25,21 @@ from ml_pipeline.models.rl.update.ppo_loss import (
 from ml_pipeline.runtime.seeding import generator_state, restore_generator
 
 Generator = np.random.Generator | torch.Generator
-"""The source of random orders; one of torch's draws them on its own device, without a transfer."""
+"""The source of random orders. A torch generator draws them on its device, which saves a transfer."""
 
 
-_SLICE = 1 << 18  # weights that a thread moves at a time: 1.7 million take one thread 2.9 ms, two 2.0 (Zen 4)
+_SLICE = 1 << 18  # weights per part of a step: 1.7 million take one thread 2.9 ms, two threads 2.0 ms (Zen 4)
 
 
 class FlatAdam:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1) with beta1 0.9 and beta2 0.999.
 
-    parameters, gradient, mean, square: float (P,). Code that takes the steps in its place must update them, and
-    `n_steps`, as it would.
+    parameters, gradient, mean, square: float (P,). Code that takes steps instead must update these and `n_steps` in the
+    same way.
     """
 
     def __init__(self, parameters: Tensor, gradient: Tensor, *, epsilon: float) -> None:
-        """Steps move `parameters` in place along `gradient`, both float (P,)."""
+        """Steps change `parameters` in place, by `gradient`; both are float (P,)."""
         self.parameters = parameters
         self.gradient = gradient
         self.epsilon = epsilon
@@ -50,7 +50,7 @@ class FlatAdam:
 
     def step(self, learning_rate: float) -> None:
         self.n_steps += 1
-        # With the bias corrections c1 and c2, and s = sqrt(c2), two divisions of vectors become one:
+        # With the bias corrections c1 and c2, and s = sqrt(c2), one division of vectors suffices:
         # lr * (m / c1) / (sqrt(v) / s + eps) = (lr * s / c1) * m / (sqrt(v) + s * eps).
         correction = math.sqrt(1.0 - 0.999**self.n_steps)
         size = learning_rate * correction / (1.0 - 0.9**self.n_steps)
@@ -59,7 +59,7 @@ class FlatAdam:
 
         def move(i: int) -> None:
             parameters, gradient, mean, square, root = (v[i * length : (i + 1) * length] for v in vectors)
-            with torch.no_grad():  # torch keeps this per thread
+            with torch.no_grad():  # holds per thread
                 mean.lerp_(gradient, 0.1)
                 square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
                 torch.sqrt(square, out=root).add_(self.epsilon * correction)
@@ -78,9 +78,9 @@ class FlatAdam:
 
 
 def flatten_parameters(parameters: Sequence[Tensor]) -> nn.Parameter:
-    """Move parameters into one new vector, in this order, and their gradients into another; return the first.
+    """Move the parameters into one new vector, in this order, and their gradients into its `.grad`; return the vector.
 
-    Device and dtype must be final: a later `.to()` of the module would separate its parameters from the vector.
+    Device and dtype must be final: calling `.to()` on the module later would separate its parameters from the vector.
     """
     flat = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
     flat.grad = torch.zeros_like(flat)
@@ -94,8 +94,10 @@ def flatten_parameters(parameters: Sequence[Tensor]) -> nn.Parameter:
 
 
 class StepSettings(NamedTuple):
-    """What holds for one update. kl_limit: steps end before the one whose approximate KL is above it; infinity never
-    ends them."""
+    """Settings of one update.
+
+    kl_limit: the update ends before the step whose approximate KL exceeds this; infinity means no limit.
+    """
 
     weights: LossWeights
     learning_rate: float
@@ -103,8 +105,10 @@ class StepSettings(NamedTuple):
 
 
 class StepsTaken(NamedTuple):
-    """first: the loss of the first minibatch, before any step. rows: the loss of all samples in all steps. norms: float
-    (n_minibatches,), of the gradients before clipping.
+    """The result of an update.
+
+    first: the loss of the first minibatch, before any step. rows: the loss of all samples in all steps. norms: float
+    (n_minibatches,), norms of the gradients before clipping.
     """
 
     first: LossRows
@@ -113,29 +117,29 @@ class StepsTaken(NamedTuple):
 
 
 class GradientSteps(Protocol):
-    """Takes the steps of a whole update; `fastest_steps` chooses which."""
+    """Takes all steps of an update; `fastest_steps` chooses an implementation."""
 
     @property
     def kind(self) -> str:
-        """ "torch" or "compiled"; steps of the same kind give the same bits."""
+        """Either "torch" or "compiled"; steps of the same kind give the same bits."""
 
     @property
     def optimizer(self) -> FlatAdam:
-        """It holds the weights that the steps move."""
+        """The optimizer, which holds the weights that the steps change."""
 
     @property
     def generator(self) -> Generator:
-        """The order of the minibatches comes from it."""
+        """The generator that draws the order of the minibatches."""
 
     def __call__(self, batch: Minibatch, settings: StepSettings) -> StepsTaken:
-        """Move the weights by n_epochs passes over the batch."""
+        """Update the weights by n_epochs passes over the batch."""
 
     def gradient(self, minibatch: Minibatch, weights: LossWeights) -> Tensor:
-        """The gradient by all parameters, float (P,), without a step. Advantages are taken as they are."""
+        """The gradient by all parameters, float (P,), without a step. Advantages are not normalized."""
 
 
 class TorchSteps:
-    """One minibatch after another."""
+    """Takes steps in torch, one minibatch after another."""
 
     kind = "torch"
 
@@ -148,7 +152,7 @@ class TorchSteps:
         *,
         check: Callable[[], object] = lambda: None,
     ) -> None:
-        """check: called before each minibatch; raises where the update is not worth its end."""
+        """check: called before each minibatch; raises an exception to end the update, such as after a lost rank."""
         self.optimizer = optimizer
         self.generator = generator
         self._gradients = gradients
@@ -183,25 +187,26 @@ class TorchSteps:
 
 
 def normalizes_minibatches(config: PPOConfig) -> bool:
-    """Whether advantages are normalized within each minibatch, and not within the batch or not at all."""
+    """Whether advantages are normalized within each minibatch, rather than within the batch or not at all."""
     return config.normalize_advantages and config.normalize_advantages_over == "minibatch"
 
 
 def with_normalized_advantages(batch: Minibatch) -> Minibatch:
+    """The batch with its advantages normalized over all its samples."""
     advantages = normalize_advantages(batch.inputs.advantages)
     return batch._replace(inputs=batch.inputs._replace(advantages=advantages))
 
 
 def epochs_of_samples(batch: Minibatch, *, n_epochs: int, size: int, generator: Generator) -> Iterator[Minibatch]:
-    """Minibatches of `size` samples without replacement, in a new order each epoch; the last may be smaller."""
+    """Minibatches of `size` samples, in a new random order per epoch; the last one of an epoch may be smaller."""
     n_samples = len(batch.observations)
     inputs = torch.stack(batch.inputs)
     for drawn in draw_orders(n_samples, n_epochs, generator):
         order = drawn.to(batch.observations.device)
         if batch.observations.dtype == torch.uint8:
-            # Images: one minibatch of them at a time, not a copy of the rollout.
+            # Images are copied minibatch by minibatch, to save memory.
             for chosen in order.split(size):
-                frames = batch.observations.index_select(0, chosen)  # 128 of 84x84x4: 0.09 ms, 2.1 ms by [chosen]
+                frames = batch.observations.index_select(0, chosen)  # 128 of 84x84x4: 0.09 ms; with [chosen], 2.1 ms
                 yield Minibatch(frames, batch.actions[chosen], LossInputs(*inputs[:, chosen].unbind()))
             continue
         parts = zip(
@@ -215,7 +220,10 @@ def epochs_of_samples(batch: Minibatch, *, n_epochs: int, size: int, generator: 
 
 
 def epochs_of_sequences(batch: Minibatch, *, n_epochs: int, size: int, generator: Generator) -> Iterator[Minibatch]:
-    """Minibatches of whole sequences, at least one each, of at most `size` samples; the last may be smaller."""
+    """Minibatches of whole sequences: as many as fit into `size` samples, but at least one.
+
+    The last minibatch of an epoch may be smaller.
+    """
     assert batch.sequences is not None
     length, n_sequences = batch.sequences.starts.shape
     for drawn in draw_orders(n_sequences, n_epochs, generator):
@@ -224,7 +232,7 @@ def epochs_of_sequences(batch: Minibatch, *, n_epochs: int, size: int, generator
 
 
 def draw_orders(n: int, n_epochs: int, generator: Generator) -> list[torch.Tensor]:
-    """A permutation of n for each epoch, all drawn at once, so that an update that stops early draws as many."""
+    """A permutation of n for each epoch. All are drawn at once, so that an update that stops early draws as many."""
     if isinstance(generator, torch.Generator):
         return [torch.randperm(n, generator=generator, device=generator.device) for _ in range(n_epochs)]
     return [torch.from_numpy(generator.permutation(n)) for _ in range(n_epochs)]
@@ -236,7 +244,7 @@ def state_of(generator: Generator) -> Any:
 
 
 def restore(generator: Generator, state: Any) -> None:
-    """Set `generator` to a state that `state_of` returned."""
+    """Put `generator` into a state that `state_of` returned."""
     if isinstance(generator, torch.Generator):
         generator.set_state(state)
     else:

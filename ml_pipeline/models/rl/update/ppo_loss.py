@@ -1,9 +1,9 @@
-"""The clipped PPO loss and its gradient: by autograd for any network, in closed form for two perceptrons. B samples.
+"""The clipped PPO loss and its gradient: by autograd for any network, in closed form for two perceptrons.
 
-loss = policy_loss + vf_coef * value_loss - ent_coef * entropy, each a mean over the B samples. The value loss is the
-mean square error, as in Stable-Baselines3; implementations that halve it (CleanRL) need half our `vf_coef`.
-Source: Schulman et al. 2017, arXiv:1707.06347, eqs. 7 and 9. Tensors of the loss are float (B,). Both gradients are
-written to the `.grad` of the parameters; for the same minibatch they agree but for rounding.
+loss = policy_loss + vf_coef * value_loss - ent_coef * entropy; each is a mean over B samples. The value loss is the
+mean squared error, as in Stable-Baselines3. CleanRL halves it, so CleanRL's `vf_coef` of 0.5 is 0.25 here.
+Tensors of the loss are float (B,). Both gradients are written to the `.grad` of the parameters; they agree up to
+rounding. Source: Schulman et al. 2017, arXiv:1707.06347, eqs. 7 and 9.
 """
 
 from typing import NamedTuple, Protocol
@@ -17,7 +17,7 @@ from ml_pipeline.models.rl.transitions import LossInputs, Minibatch
 
 
 class LossWeights(NamedTuple):
-    """The loss's constants, as they stand in this update."""
+    """The constants of the loss in one update."""
 
     clip_range: float
     clip_range_vf: float | None
@@ -26,9 +26,9 @@ class LossWeights(NamedTuple):
 
 
 class LossRows(NamedTuple):
-    """The loss's parts sample by sample, detached, each (B,); `loss_terms` averages them.
+    """The parts of the loss per sample, detached, each (B,).
 
-    They are averaged once per update: a dozen kernels per minibatch would cost more than the loss.
+    `loss_terms` averages them once per update; a dozen operations per minibatch would take longer than the loss.
     """
 
     objectives: Tensor
@@ -38,7 +38,7 @@ class LossRows(NamedTuple):
 
 
 class LossTerms(NamedTuple):
-    """Means over samples; 0-dim tensors."""
+    """Means over samples, as 0-dim tensors."""
 
     policy_loss: Tensor
     value_loss: Tensor
@@ -48,7 +48,7 @@ class LossTerms(NamedTuple):
 
 
 class LossGradients(NamedTuple):
-    """The loss's derivatives: by each log-probability (B,), by each value (B,), and by any entropy, one number."""
+    """Derivatives of the loss: by each log-probability, (B,), by each value, (B,), and by every entropy, one number."""
 
     d_log_probs: Tensor
     d_values: Tensor
@@ -56,7 +56,7 @@ class LossGradients(NamedTuple):
 
 
 def normalize_advantages(advantages: Tensor) -> Tensor:
-    """Mean 0 and standard deviation 1 (ddof 1) within the minibatch; a minibatch of one stays as it is."""
+    """Advantages with mean 0 and standard deviation 1 (ddof 1); a single advantage is returned unchanged."""
     if len(advantages) < 2:
         return advantages
     variance, mean = torch.var_mean(advantages)
@@ -66,7 +66,7 @@ def normalize_advantages(advantages: Tensor) -> Tensor:
 def ppo_loss(
     log_probs: Tensor, entropies: Tensor, values: Tensor, inputs: LossInputs, weights: LossWeights
 ) -> tuple[Tensor, LossRows]:
-    """The loss, differentiable by its first three arguments, and its parts."""
+    """The loss, differentiable by the first three arguments, and its parts per sample."""
     log_ratios = log_probs - inputs.old_log_probs
     objectives = torch.min(*_surrogates(log_ratios, inputs.advantages, weights.clip_range))
     errors = (values - inputs.returns).square()
@@ -81,11 +81,11 @@ def ppo_loss(
 def ppo_loss_gradients(
     log_probs: Tensor, entropies: Tensor, values: Tensor, inputs: LossInputs, weights: LossWeights
 ) -> tuple[LossGradients, LossRows]:
-    """The derivatives that autograd would find for `ppo_loss`, in a handful of kernels."""
+    """The derivatives of `ppo_loss` in closed form, in a few operations, and its parts per sample."""
     scale = 1.0 / len(log_probs)
     log_ratios = log_probs - inputs.old_log_probs
     surrogates, clipped = _surrogates(log_ratios, inputs.advantages, weights.clip_range)
-    # If clipping makes the objective smaller, it is constant: no derivative.
+    # If the clipped surrogate is smaller, the objective is constant and its derivative is 0.
     d_log_probs = (surrogates * (surrogates <= clipped)).mul_(-scale)
 
     residuals = values - inputs.returns
@@ -95,7 +95,7 @@ def ppo_loss_gradients(
         moved = values - inputs.old_values
         inside = moved.abs() <= weights.clip_range_vf
         near_errors = (residuals - moved + moved.clamp(-weights.clip_range_vf, weights.clip_range_vf)).square()
-        # The larger error counts; the clipped one is constant outside its range.
+        # The larger error counts; the clipped error is constant outside the clip range.
         d_values *= inside | (errors > near_errors)
         errors = torch.max(errors, near_errors)
     rows = LossRows(torch.min(surrogates, clipped), errors, entropies, log_ratios)
@@ -103,7 +103,7 @@ def ppo_loss_gradients(
 
 
 def loss_terms(rows: LossRows, clip_range: float) -> LossTerms:
-    """Means of the loss's parts, and of how far the policy has moved."""
+    """Means of the parts of the loss, and how far the policy has moved."""
     moved = (rows.log_ratios.exp() - 1.0).abs() > clip_range
     return LossTerms(
         policy_loss=-rows.objectives.mean(),
@@ -126,7 +126,7 @@ class MinibatchGradients(Protocol):
 
 
 class AutogradGradients:
-    """For any network; the closed form, the compiled kernel and chunks are tested against it."""
+    """Gradients by autograd, for any network. Tests compare all other implementations with this one."""
 
     def __init__(self, network: ActorCritic | GeneralActorCritic) -> None:
         self._network = network
@@ -139,7 +139,10 @@ class AutogradGradients:
 
 
 class ClosedFormGradients:
-    """For two perceptrons whose parameters lie in `paired_order`: without a graph, and with one product for both."""
+    """Gradients in closed form, for two perceptrons whose parameters are in `paired_order` in memory.
+
+    No graph is built, and each layer of both networks takes one product.
+    """
 
     def __init__(self, network: ActorCritic) -> None:
         self._distribution = network.distribution
@@ -161,7 +164,7 @@ class ClosedFormGradients:
 def loss_of(
     network: ActorCritic | GeneralActorCritic, minibatch: Minibatch, weights: LossWeights
 ) -> tuple[Tensor, LossRows]:
-    """The PPO loss, differentiable by the network's parameters, and its parts."""
+    """The PPO loss, differentiable by the parameters of the network, and its parts per sample."""
     if minibatch.sequences is None:
         parameters, values = network(minibatch.observations)
     else:
@@ -172,6 +175,6 @@ def loss_of(
 
 
 def _surrogates(log_ratios: Tensor, advantages: Tensor, clip_range: float) -> tuple[Tensor, Tensor]:
-    """The advantages times the ratios, and times the clipped ratios: the smaller of the two is the objective."""
+    """Advantages times ratios, and advantages times clipped ratios; the smaller of the two is the objective."""
     ratios = log_ratios.exp()
     return advantages * ratios, advantages * ratios.clamp(1.0 - clip_range, 1.0 + clip_range)

@@ -1,7 +1,7 @@
-"""One update of PPO: epochs of minibatches over a rollout, by hyperparameters that follow schedules.
+"""One update of PPO: epochs of minibatches over a rollout, with hyperparameters that follow schedules.
 
-Its gradient steps are the fastest that the network, this machine and this installation allow. Fast ones must agree with
-autograd on the user's own network, or autograd takes their place.
+`fastest_steps` chooses the fastest gradient steps for the network, the machine and the installed packages. Fast steps
+are compared with autograd on the user's own network; if they disagree, autograd replaces them.
 """
 
 import math
@@ -42,14 +42,14 @@ from ml_pipeline.models.rl.update.ppo_loss import (
 )
 
 _KL_TOLERANCE = 1.5
-# Before the first step the KL is rounding: within 2e-8 of 0 in sixteen kinds of jobs on a CPU, with images, memory,
-# squashed actions and bfloat16 among them. No tighter, since a mean of ten thousand deviations, whose last bit then
-# counts, makes it 6e-6.
+# Before the first step the KL is rounding error: within 2e-8 of 0 in sixteen kinds of jobs on a CPU, including images,
+# memory, squashed actions and bfloat16. The limit is not tighter because the mean of ten thousand deviations, where the
+# last bit counts, gave 6e-6.
 _FIRST_KL = 1e-5
 
 
 class UpdateStatistics(NamedTuple):
-    """Means over one update: the loss's parts over samples, `gradient_norm` over its `n_minibatches`."""
+    """Means over one update: the parts of the loss over samples, `gradient_norm` over `n_minibatches`."""
 
     policy_loss: float
     value_loss: float
@@ -63,27 +63,28 @@ class UpdateStatistics(NamedTuple):
 
 
 class PPOUpdate:
-    """Changes the policy's weights by PPO; called with one rollout at a time.
+    """Updates the weights of the policy by PPO; each call takes one rollout.
 
-    With target_kl, the update ends before the step of the first minibatch whose approximate KL is above 1.5 times the
-    target, the rule of Stable-Baselines3.
+    With target_kl, an update ends before the step of the first minibatch whose approximate KL exceeds 1.5 times the
+    target. This is the rule of Stable-Baselines3.
     """
 
     def __init__(self, policy: Policy, config: PPOConfig, steps: GradientSteps) -> None:
-        """steps: made for this policy and configuration, such as by `fastest_steps`.
+        """steps: made for this policy and configuration, for example by `fastest_steps`.
 
-        Raises UserError where a function of the configuration is not at hand, or gives no number.
+        Raises UserError if a function in the configuration was not passed again, or does not return a number.
         """
         self._policy = policy
         self._config = config
         self._steps = steps
         self._rate_factor = 1.0  # of an adaptive learning rate
-        self._settings(progress=0.0)  # a function that is lost, or gives no number, is told before any step
+        self._settings(progress=0.0)  # reports a missing or broken function before any step
 
     def __call__(self, batch: Minibatch, *, progress: float) -> UpdateStatistics:
-        """Learn from a whole rollout; progress: the share of training before it, 0 in the first update.
+        """Learn from a rollout. progress: the share of training before it, 0 in the first update.
 
-        Raises TrainingFailed if the loss is not finite, or the policy does not agree with its own rollout.
+        Raises TrainingFailed if the loss is not finite, or if the policy computes other probabilities than the rollout
+        was collected with.
         """
         config, settings = self._config, self._settings(progress)
         if config.normalize_advantages and config.normalize_advantages_over == "batch":
@@ -106,7 +107,7 @@ class PPOUpdate:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next update depends on besides the policy; copies, not views."""
+        """All that the next update depends on, except the policy; copies, not views."""
         return {
             "optimizer": self._steps.optimizer.state_dict(),
             "generator": state_of(self._steps.generator),
@@ -115,15 +116,15 @@ class PPOUpdate:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken; warns if other steps wrote it, whose last digits may differ."""
+        """Continue from `state`. Warns if another kind of steps wrote it, because the last digits may then differ."""
         self._steps.optimizer.load_state_dict(state["optimizer"])
         restore(self._steps.generator, state["generator"])
         self._rate_factor = state["rate_factor"]
         if state.get("steps", self._steps.kind) != self._steps.kind:
             warnings.warn(
-                f"The checkpoint was written by {state['steps']} steps and continues with {self._steps.kind} ones, "
-                "since numba is installed only here or only there, or since a version of this package wrote it that "
-                "did not compile such a network: the last digits may differ from those of an "
+                f"The checkpoint was written by {state['steps']} steps and continues with {self._steps.kind} ones. "
+                "Either numba is installed in only one of the two places, or an earlier version of this package, which "
+                "did not compile such a network, wrote the checkpoint. The last digits may differ from those of an "
                 "uninterrupted run.",
                 stacklevel=2,
             )
@@ -147,7 +148,7 @@ class PPOUpdate:
 
 
 def scheduled(start: float, schedule: Schedule, progress: float) -> float:
-    """The value after this share of training: `start`, or on a line or half a cosine wave from `start` to 0.
+    """The value after this share of training: constant, or from `start` to 0 on a line or half a cosine wave.
 
     >>> [round(scheduled(0.4, name, 0.25), 4) for name in ("constant", "linear", "cosine")]
     [0.4, 0.3, 0.3414]
@@ -161,9 +162,9 @@ def scheduled(start: float, schedule: Schedule, progress: float) -> float:
 
 
 def of_function(name: str, function: Callable[[float], float], progress: float) -> float:
-    """The value for the setting `name` by a user's function of the share of training that is left, from 1 to 0.
+    """The value of setting `name`, by a user's function of the share of training that is left, from 1 to 0.
 
-    Raises UserError where that is no number, or below 0.
+    Raises UserError if the function does not return a number of at least 0.
 
     >>> of_function("clip_range", lambda left: 0.1 + 0.2 * left, 0.75)
     0.15000000000000002
@@ -175,10 +176,11 @@ def of_function(name: str, function: Callable[[float], float], progress: float) 
 
 
 def adapted(factor: float, *, approx_kl: float, target_kl: float) -> float:
-    """The factor of the learning rate for the next update, given the KL of the last one.
+    """The factor of the learning rate in the next update, given the KL of the last one.
 
-    A KL above twice the target lowers it by a third; one below half the target raises it by half; within 0.01 to 100.
-    Source: after the penalty's rule in Schulman et al. 2017, arXiv:1707.06347, section 4.
+    The factor falls by a third if the KL is above twice the target, and rises by half if the KL is below half the
+    target. It stays between 0.01 and 100.
+    Source: adapted from the rule for the KL penalty in Schulman et al. 2017, arXiv:1707.06347, section 4.
 
     >>> adapted(1.0, approx_kl=0.03, target_kl=0.01), adapted(1.0, approx_kl=0.004, target_kl=0.01)
     (0.6666666666666666, 1.5)
@@ -201,18 +203,19 @@ def _check_finite(means: Mapping[str, float]) -> None:
     if broken:
         raise TrainingFailed(
             f"No longer finite after the update: {', '.join(broken)}; continue with a smaller --learning-rate or "
-            "--max-grad-norm, and check the environment's observations and rewards for huge numbers."
+            "--max-grad-norm, and check the environment for huge observations and rewards."
         )
 
 
 def _check_first(rows: LossRows) -> None:
-    # Before any step the policy is still the one that acted, so every ratio is 1 and the KL is rounding.
+    # Before any step the policy is still the one that acted, so every ratio is 1 up to rounding.
     kl = approx_kl(rows.log_ratios).item()
     if kl <= _FIRST_KL:
         return
     raise TrainingFailed(
-        f"Before the first step of an update the policy must agree with itself, but its KL is {kl:.3g}: "
-        "an observation, action or reward of the rollout is NaN or infinite, or the network is not deterministic."
+        "Before the first step of an update, the policy must give the probabilities with which it acted, but the KL "
+        f"divergence is {kl:.3g}. Look for NaN or infinite observations, actions or rewards in the rollout, and for "
+        "layers that are not deterministic."
     )
 
 
@@ -224,13 +227,13 @@ _LEAST, _MOST = 1e-2, 1e2
 
 
 _ADAM_EPSILON = 1e-5
-# Below the smaller, a second thread gained at most a third. A core's time for a minibatch of 256 in ms, whole, in 2, 4
-# and 8 chunks (Zen 4): two perceptrons of 512x512, work 1.5e8, 13, 16, 18, 24; images of 40x40x3, 7e7, 42, 47, 52, 65
-# (when each chunk still wrote gradients by the large weights).
+# Below the smaller limit, a second thread gained at most a third. One core takes for a minibatch of 256, whole and in
+# 2, 4 and 8 chunks (Zen 4): two perceptrons of 512x512 (work 1.5e8) 13, 16, 18 and 24 ms; images of 40x40x3 (work 7e7)
+# 42, 47, 52 and 65 ms, measured with gradients by the large weights in each chunk.
 _WORTH_CHUNKS = {8: 4e8, 4: 3e7}
 _IMAGES_IN_CHUNK = 64
-"""At least: each chunk reads all weights. Whole, in 2, 4 and 8 chunks, 128 images of 84x84x4 cost a core 82, 83, 88 and
-125 ms, in bfloat16 47, 50, 59 and 69 (Zen 4)."""
+"""At least, because each chunk reads all weights. 128 images of 84x84x4, whole and in 2, 4 and 8 chunks, take one core
+82, 83, 88 and 125 ms, and 47, 50, 59 and 69 ms in bfloat16 (Zen 4)."""
 
 
 _AGREEMENT = 1e-3
@@ -238,13 +241,14 @@ _NEGLIGIBLE = 1e-6
 
 
 def fastest_steps(policy: Policy, config: PPOConfig, generator: Generator, ranks: Ranks | None = None) -> GradientSteps:
-    """Steps that move the policy's weights, in minibatches whose order comes from `generator`.
+    """The fastest steps for this policy. `generator` draws the order of the minibatches.
 
-    Two perceptrons on a CPU: by the compiled kernel if numba is installed and works and the kernel knows the
-    distribution, else in closed form if their hidden sizes are the same; both are compared with autograd once, and so
-    are the compiled steps of memory over plain numbers. Any other network, or device: by autograd, as all that is
-    computed in chunks.
-    ranks: those that take the same steps; they share chunks where that is faster. Steps in torch end where one is lost.
+    On a CPU, the compiled kernel takes the steps of perceptrons, and of memory over plain numbers, if numba works and
+    the kernel supports the distribution. Other pairs of perceptrons on a CPU use the closed form if their hidden sizes
+    are equal. Both are compared with autograd once. All other networks and devices, and all gradients in chunks, use
+    autograd.
+    ranks: the ranks that take the same steps; they share chunks if that is faster. Steps in torch end if a rank is
+    lost.
     """
     ranks = ranks or OneRank()
     optimizer = _optimizer_of(policy)
@@ -252,17 +256,18 @@ def fastest_steps(policy: Policy, config: PPOConfig, generator: Generator, ranks
     if policy.device.type == "cpu" and can_compile(network):
         try:
             return CheckedSteps(CompiledSteps(network, optimizer, config, generator), network, config)
-        except Exception as error:  # numba's, of any kind
+        except Exception as error:  # numba raises many kinds
             give_up_compiling(error)
     n_chunks = chunks_of_gradient(policy, config)
     if n_chunks > 1:
         sharing = None if ranks.size == 1 else ChunkSharing(ranks, device=policy.device)
         chunked = ChunkedGradients(network, optimizer.gradient, n_chunks=n_chunks, sharing=sharing)
         return TorchSteps(chunked, optimizer, config, generator, check=ranks.check)
-    # Also where numba is installed: for squashed actions, for actions of several parts, and for large perceptrons. By
-    # autograd, learning takes 1.9 times as long with squashed actions, 1.7 with a MultiDiscrete, 1.8 with CartPole and
-    # no numba, and whole trainings 1.5, 1.4 and 1.5 (8 environments, two layers of 64; medians of 5 alternating runs);
-    # with two layers of 512 it is as fast. The last bits of the weights differ from autograd's in 7 of 8 such runs.
+    # With numba, this still serves squashed actions, actions of several parts, and large perceptrons. By autograd,
+    # learning takes 1.9 times as long with squashed actions, 1.7 with a MultiDiscrete, and 1.8 with CartPole without
+    # numba; whole trainings take 1.5, 1.4 and 1.5 times as long (8 environments, two layers of 64; medians of 5
+    # alternating runs). With two layers of 512, both are equally fast. The last bits of the weights differ from those
+    # by autograd in 7 of 8 such runs.
     if isinstance(network, ActorCritic) and network.is_paired and policy.device.type == "cpu":
         steps = TorchSteps(ClosedFormGradients(network), optimizer, config, generator, check=ranks.check)
         return CheckedSteps(steps, network, config)
@@ -270,7 +275,7 @@ def fastest_steps(policy: Policy, config: PPOConfig, generator: Generator, ranks
 
 
 def chunks_of_gradient(policy: Policy, config: PPOConfig) -> int:
-    """In how many chunks a gradient is computed; one where the compiled kernel does."""
+    """The number of chunks in which a gradient is computed; 1 with the compiled kernel."""
     network = policy.network
     if policy.device.type == "cpu" and can_compile(network):
         return 1
@@ -284,9 +289,9 @@ def chunks_of_gradient(policy: Policy, config: PPOConfig) -> int:
 
 
 class CheckedSteps:
-    """Compares fast steps with autograd once, on the first minibatch of the first update.
+    """Fast steps that are compared with autograd once, on the first minibatch of the first update.
 
-    If their gradients differ by more than rounding, it warns, and takes autograd's steps from then on.
+    If the gradients differ by more than rounding, this warns and takes all steps by autograd.
     """
 
     def __init__(self, steps: GradientSteps, network: ActorCritic | GeneralActorCritic, config: PPOConfig) -> None:
@@ -318,13 +323,14 @@ class CheckedSteps:
 
     def _check(self, batch: Minibatch, weights: LossWeights) -> None:
         minibatch = with_normalized_advantages(first_of(batch, size=self._config.minibatch_size))
-        # Ratios are 1 but for rounding, which must not decide what is clipped.
+        # Ratios are 1 up to rounding, and rounding must not decide what is clipped.
         weights = weights._replace(clip_range=max(weights.clip_range, 0.01))
         if agrees_with_autograd(self._steps, self._network, minibatch, weights):
             return
         warnings.warn(
-            f"The {self._steps.kind} gradient of this network differs from autograd's, which takes its place and is "
-            "slower; please report it, with the network's sizes and the versions of torch and numba.",
+            f"The {self._steps.kind} gradient of this network differs from autograd's. Training continues with "
+            "autograd, which is slower; please report this, with the sizes of the network and the versions of torch "
+            "and numba.",
             stacklevel=2,
         )
         gradients = AutogradGradients(self._network)
@@ -334,9 +340,9 @@ class CheckedSteps:
 def agrees_with_autograd(
     steps: GradientSteps, network: ActorCritic | GeneralActorCritic, minibatch: Minibatch, weights: LossWeights
 ) -> bool:
-    """Whether the gradient for a minibatch is autograd's, but for rounding.
+    """Whether the gradient for a minibatch equals autograd's up to rounding.
 
-    True as well if autograd's is not finite: the update reports that.
+    Also True if autograd's gradient is not finite; the update reports that.
     """
     found = steps.gradient(minibatch, weights)
     AutogradGradients(network)(minibatch, weights)
@@ -346,9 +352,9 @@ def agrees_with_autograd(
 
 
 def _chunks_that_pay(policy: Policy, work: int) -> int:
-    """How many parts of a gradient cost little more than the whole, so that threads gain by them.
+    """The number of chunks that cost little more than the whole gradient, so that threads gain time.
 
-    work: weights times samples of a minibatch. It is decided by size alone, for the same bits on all machines.
+    work: weights times samples of a minibatch. Only the size decides, so that all machines compute the same bits.
     """
     if policy.device.type != "cpu":
         return 1
@@ -356,7 +362,7 @@ def _chunks_that_pay(policy: Policy, work: int) -> int:
 
 
 def _optimizer_of(policy: Policy) -> FlatAdam:
-    """Adam over all weights; it moves them into one vector."""
+    """Adam over all weights, which are moved into one vector."""
     flat = flatten_parameters(policy.network.parameter_order())
     assert flat.grad is not None
     policy.refresh()

@@ -97,7 +97,7 @@ def test_a_policy_that_contradicts_its_rollout_is_told():
     policy = make_policy(spaces.Discrete(2))
     batch = rollout_of(policy)
     batch = batch._replace(inputs=batch.inputs._replace(old_log_probs=batch.inputs.old_log_probs - 0.1))
-    with pytest.raises(TrainingFailed, match="must agree with itself"):
+    with pytest.raises(TrainingFailed, match="probabilities with which it acted"):
         update_for(policy)(batch, progress=0.0)
 
 
