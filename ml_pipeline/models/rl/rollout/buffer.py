@@ -15,12 +15,12 @@ _FIELDS = ("actions", "rewards", "scaled_rewards", "terminated", "truncated", "f
 class RolloutBuffer:
     """Storage for T steps in N environments, reused by every rollout; `position` counts the steps that are filled.
 
-    observations: (T + 1, N, D), normalized, float32, or uint8 where they are images alone; the action of step t was
-    chosen on row t, and the next rollout begins with row T. outputs: float32 (T, N, P + 1), the parameters of the
-    distribution and the value on row t, where acting computes both; else None. noise: the noise of all T steps, drawn
-    before the first. rewards: float32 (T, N), scaled. terminated, truncated: bool (T, N). final_observations: (t,
-    environment, normalized observation) for each truncated episode; only these need a value of their last observation.
-    memory: float32 (N, S), the state of a recurrent policy before the first step; None without memory.
+    observations: (T + 1, N, D), normalized, float32, or uint8 if they consist of images only. The action of step t was
+    chosen for row t, and the next rollout begins with row T. outputs: float32 (T, N, P + 1), distribution parameters
+    and value for row t, if acting computed both; else None. noise: the noise of all T steps, drawn before the first.
+    rewards: float32 (T, N), scaled. terminated, truncated: bool (T, N). final_observations: (t, environment, normalized
+    observation) for each truncated episode; the values of these observations are needed, and no others. memory: float32
+    (N, S), the state of a recurrent policy before the first step; None without memory.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class RolloutBuffer:
         dtype: type = np.float32,
         reward_type: type = np.float32,
     ) -> None:
-        """dtype: of observations. reward_type: np.float64 where rewards are stored as the environments gave them."""
+        """dtype: of observations. reward_type: np.float64 if rewards are stored before scaling."""
         self.n_steps = n_steps
         self.observations: Array = np.zeros((n_steps + 1, num_envs, observation_size), dtype=dtype)
         self.rewards: Array = np.zeros((n_steps, num_envs), dtype=reward_type)
@@ -50,7 +50,7 @@ class RolloutBuffer:
         return self.position == self.n_steps
 
     def start(self, noise: Array, memory: Array | None = None) -> None:
-        """Begin a rollout with the last observations of the one before."""
+        """Begin a rollout with the last observations of the previous one."""
         self.memory = memory
         self.observations[0] = self.observations[self.position]
         self.noise = noise
@@ -83,7 +83,7 @@ class RolloutBuffer:
         self.position = t + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled part as tensors; between two rollouts, only the observations that the next one begins with."""
+        """The filled part as tensors; between two rollouts, only the first observations of the next one."""
         t = 0 if self.full else self.position
         first = self.position if self.full else 0
         return {
@@ -114,7 +114,7 @@ class RolloutBuffer:
         self.memory = None if state["memory"] is None else state["memory"].numpy()
         self.final_observations = [(s, i, obs.numpy()) for s, i, obs in state["final_observations"]]
         for name in ("actions", "outputs"):
-            if state.get(name) is not None:  # states of earlier versions have no outputs
+            if state.get(name) is not None:  # earlier versions saved no outputs
                 rows = state[name].numpy()
                 setattr(self, name, np.zeros((self.n_steps, *rows.shape[1:]), dtype=rows.dtype))
                 getattr(self, name)[:t] = rows
@@ -124,17 +124,17 @@ class RolloutBuffer:
 
 
 class DeviceBuffer:
-    """`RolloutBuffer` in tensors; `position` counts the steps that are filled.
+    """`RolloutBuffer` in tensors on a device; `position` counts the steps that are filled.
 
-    observations: float32 (T + 1, N, D), normalized; the action of step t was chosen on row t. noise: the noise of all
-    T steps. final_observations: float32 (T, N, D), the observation after each step and before a reset; only the device
-    knows which of them are needed. rewards, scaled_rewards: float32 (T, N). terminated, truncated: bool (T, N).
-    finite: bool (T, N), whether reward and observation were finite. memory: float32 (N, S), the state of a recurrent
-    policy before the first step; None without memory.
+    observations: float32 (T + 1, N, D), normalized; the action of step t was chosen for row t. noise: the noise of all
+    T steps. final_observations: float32 (T, N, D), the observation after each step and before a reset; all are stored,
+    because the host does not know which episodes ended. rewards, scaled_rewards: float32 (T, N). terminated, truncated:
+    bool (T, N). finite: bool (T, N), whether reward and observation were finite. memory: float32 (N, S), the state of a
+    recurrent policy before the first step; None without memory.
     """
 
     def __init__(self, n_steps: int, num_envs: int, observation_size: int, *, actions: Tensor) -> None:
-        """actions: (T, N, ...), on the device, of the dtype of actions; the buffer stores actions in it."""
+        """actions: (T, N, ...), in which the buffer stores actions; it has their device and dtype."""
 
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=actions.device)
@@ -154,14 +154,14 @@ class DeviceBuffer:
         return self.position == self.n_steps
 
     def start(self, noise: Tensor, memory: Tensor | None) -> None:
-        """Begin a rollout with the last observations of the one before."""
+        """Begin a rollout with the last observations of the previous one."""
         self.observations[0] = self.observations[self.position]
         self.noise = noise
         self.memory = memory
         self.position = 0
 
     def store(self, *, next_observations: Tensor, **step: Tensor) -> None:
-        """Store a copy of one step; each field is (N, ...)."""
+        """Store a copy of one step; every field is (N, ...)."""
         t = self.position
         for name in _FIELDS:
             getattr(self, name)[t] = step[name]
@@ -169,7 +169,7 @@ class DeviceBuffer:
         self.position = t + 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled part, on the host; between two rollouts, only the observations that the next one begins with."""
+        """The filled part, on the host; between two rollouts, only the first observations of the next one."""
         if self.full:
             return {"position": None, "observations": self.observations[self.n_steps].cpu().clone()}
         t = self.position

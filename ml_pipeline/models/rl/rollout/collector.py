@@ -1,4 +1,4 @@
-"""Collecting rollouts: what arrays on the host and tensors on a device share, and the episodes that are counted."""
+"""Collecting rollouts: the base of the collectors for arrays and for tensors, and the count of episodes."""
 
 import time
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ WINDOW = 100
 
 
 class EpisodeTracker:
-    """Adds up rewards per environment and makes a record when an episode ends."""
+    """Adds up the rewards of each environment, and makes a record of each episode that ends."""
 
     def __init__(self, num_envs: int) -> None:
         self._returns = np.zeros(num_envs)
@@ -35,8 +35,8 @@ class EpisodeTracker:
     def count(self, rewards: Array, done: Array, *, global_step: int, times: Array) -> None:
         """Count T steps of all N environments.
 
-        rewards: float (T, N). done: bool (T, N). global_step: before the first of them. times: float (T,), when each
-        was done, in s of training.
+        rewards: float (T, N). done: bool (T, N). global_step: before the first of these steps. times: float (T,), the
+        end of each step, in seconds since training began.
         """
         ends = np.any(done, axis=1).tolist()
         n_counted = 0  # in `_lengths`
@@ -49,7 +49,7 @@ class EpisodeTracker:
         self._lengths += len(rewards) - n_counted
 
     def _record(self, done: Array, *, global_step: int, time_s: float) -> None:
-        """Keep the episodes that ended in a step, bool (N,); others begin there."""
+        """Record the episodes that ended in a step; done: bool (N,)."""
         for i in done.nonzero()[0].tolist():
             record = EpisodeRecord(
                 episode_return=float(self._returns[i]),
@@ -69,7 +69,7 @@ class EpisodeTracker:
         return finished
 
     def recent_mean_return(self) -> float:
-        """Mean return of the last 100 episodes; NaN before the first has ended."""
+        """Mean return of the last 100 episodes; NaN before the first one has ended."""
         return float(np.mean(self._recent)) if self._recent else float("nan")
 
     def state_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class EpisodeTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any], *, running: bool) -> None:
-        """Take over `state`; if its environments are not `running` on, the unfinished episodes are forgotten."""
+        """Load `state`. Unfinished episodes are dropped unless their environments continue (`running`)."""
         if running:
             self._returns = np.asarray(state["returns"], dtype=np.float64)
             self._lengths = np.asarray(state["lengths"], dtype=np.int64)
@@ -92,35 +92,35 @@ class EpisodeTracker:
 class Collector(ABC):
     """Steps environments with a policy until a buffer is full: act, step, normalize, store.
 
-    `state_dict` holds everything that must survive an interruption. Subclasses make the three attributes below, and
-    implement how to begin a rollout, take a step and estimate.
+    `state_dict` holds all that is needed to continue after an interruption. Subclasses set the attributes below, and
+    implement beginning a rollout, taking a step, and estimating.
     """
 
     buffer: Any
     _data: str
     """The form of observations: "arrays", or "tensors on" a device."""
     _normalize_update: NormalizeUpdate = "step"
-    """When statistics of observations are updated; a state of one kind does not fit the other."""
+    """When the statistics of observations are updated. A state saved with one value cannot be loaded with another."""
     _reward_scaler: Any
     """None if rewards are not scaled."""
 
     def __init__(
         self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, ranks: Ranks | None = None
     ) -> None:
-        """envs: this rank's own. ranks: None for a process that trains alone.
+        """envs: the environments of this rank. ranks: None if this process trains alone.
 
-        Raises UserError if the policy was made for other spaces, or if the environments are not divided among the ranks
-        as `rows_of` does.
+        Raises UserError if the policy was made for other spaces, or if the environments are divided among the ranks in
+        another way than by `rows_of`.
         """
         self._ranks = ranks = ranks or OneRank()
         self.num_envs = num_envs_of_all(ranks, envs.num_envs)
-        self._rows = rows_of(ranks.rank, ranks.size, self.num_envs)  # of `envs`
+        self._rows = rows_of(ranks.rank, ranks.size, self.num_envs)  # which of all environments `envs` are
         policy.check_spaces(envs.single_observation_space, envs.single_action_space)
         self._envs: Any = envs
         self.episodes = EpisodeTracker(self.num_envs)
         self.global_step = 0
-        self.stepping_s = 0.0  # in the environments' step(), in total
-        self.exchanging_s = 0.0  # with other ranks, in total
+        self.stepping_s = 0.0  # total time in the environments' step()
+        self.exchanging_s = 0.0  # total time of exchanges with other ranks
         self._policy = policy
         self._estimation = {name: getattr(config, name) for name in ("gamma", "gae_lambda", "sequence_length")}
         self._seed = seed
@@ -131,7 +131,7 @@ class Collector(ABC):
     def collect(self, *, should_stop: Callable[[], bool]) -> bool:
         """Fill the buffer; return whether it is full. `should_stop` is called before each step.
 
-        The next call continues a rollout that was stopped.
+        After a stop, the next call continues the rollout.
         """
         with self._policy.acting_threads():
             if self.buffer.full:
@@ -148,12 +148,12 @@ class Collector(ABC):
 
     @property
     def rollout_start_step(self) -> int:
-        """`global_step` at the start of the rollout under way; between two rollouts, of the next one."""
+        """`global_step` at the start of the current rollout; between two rollouts, at the start of the next one."""
         return self.global_step - (0 if self.buffer.full else self.buffer.position * self.num_envs)
 
     @abstractmethod
     def estimates(self) -> Estimates:
-        """The inputs of an update, from a full buffer. Raises TrainingFailed if something in it is not finite."""
+        """The inputs of an update, from a full buffer. Raises TrainingFailed if a number in it is not finite."""
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -168,7 +168,7 @@ class Collector(ABC):
         }
 
     def check_state_dict(self, state: dict[str, Any]) -> None:
-        """Raise UserError if `state` is of a rollout of another kind."""
+        """Raise UserError if `state` was saved by a collector with other settings."""
         noise = state["buffer"].get("noise")
         n_steps = self.buffer.n_steps
         here = {
@@ -186,7 +186,7 @@ class Collector(ABC):
                 )
 
     def load_state_dict(self, state: dict[str, Any], *, environments_restored: bool) -> None:
-        """Continue where `state` was taken; environments that could not be restored begin new episodes."""
+        """Continue from `state`; environments that could not be restored begin new episodes."""
         self.episodes.load_state_dict(state["episodes"], running=environments_restored)
         self.global_step = state["global_step"]
         if self._reward_scaler is not None:
@@ -198,12 +198,12 @@ class Collector(ABC):
             self.buffer.load_state_dict(state["buffer"])
 
     def go_on_from(self, earlier: "Collector", states: Sequence[Any] | None) -> None:
-        """Between two rollouts, continue where another collector stands, of more or of fewer environments.
+        """Between two rollouts, continue from another collector, which may have more or fewer environments.
 
-        states: of its environments, those of all ranks; environment i goes on from the i-th, further ones begin an
-        episode seeded seed + i. None: all begin new episodes with the next rollout. Unfinished episodes of environments
-        that do not go on are forgotten. All ranks call it together. Raises StateNotAvailable where these environments
-        do not take the states.
+        states: of the environments of `earlier`, on all ranks. Environment i continues from the i-th state; additional
+        environments begin an episode seeded seed + i. With None, all environments begin new episodes in the next
+        rollout. Unfinished episodes of environments that do not continue are dropped. All ranks call this together.
+        Raises StateNotAvailable if these environments cannot be put into the states.
         """
         state, rows = resized(earlier.state_dict(), self.num_envs), self._rows
         observations = None
@@ -220,45 +220,45 @@ class Collector(ABC):
 
     @property
     def num_restarts(self) -> int:
-        """How many workers were replaced since the environments were made."""
+        """The number of workers that were replaced since the environments were made."""
         return getattr(self._envs, "num_restarts", 0)
 
     @property
     def is_reset(self) -> bool:
-        """Whether the environments were reset, and have states to go on from."""
+        """Whether the environments were reset, so that they have states to continue from."""
         return self._reset_done
 
     @abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """The part of `state_dict` that is the subclass's own."""
+        """The part of `state_dict` that belongs to the subclass."""
 
     @abstractmethod
     def _load_own_state(self, state: dict[str, Any], *, environments_restored: bool) -> None:
-        """Take over the part that `_own_state` gave."""
+        """Load the part that `_own_state` returned."""
 
     @abstractmethod
     def _begin(self) -> None:
-        """Begin a rollout in the buffer, with its noise drawn."""
+        """Draw the noise of a rollout, and begin it in the buffer."""
 
     @abstractmethod
     def _step(self) -> None:
-        """Act once in all environments, by `_step_envs`, and store the step."""
+        """Take one step in all environments, by `_step_envs`, and store it."""
 
-    def _count_steps(self, first: int, global_step: int) -> None:  # noqa: B027 - not every collector has any
-        """Do what no action depends on, for the buffer's steps from `first` on; global_step: before these."""
+    def _count_steps(self, first: int, global_step: int) -> None:  # noqa: B027 - not every collector needs it
+        """Process what does not influence actions, for steps `first` and later; global_step: before these steps."""
 
     @abstractmethod
     def _learn_and_normalize(self, observations: Any, first: int = 0) -> Any:
-        """Update the running statistics with the new observations of environments from `first` on; return these as the
-        network reads them, (N - first, D)."""
+        """Update the running statistics with the new observations of environments `first` and later; return these
+        observations as inputs of the network, (N - first, D)."""
 
     def _store_first(self, observations: Any, first: int) -> None:
-        """Store what those of `envs` from `first` on begin with; observations: of all of them."""
+        """Store the first observations of environments `first` and later; observations: of all of `envs`."""
         self.buffer.observations[self.buffer.position, first:] = self._learn_and_normalize(observations, first)
 
     def _reset_where_needed(self) -> None:
         if not self._reset_done:
-            # Plus global_step: after a resume without saved environments, episodes are others than those seen before.
+            # global_step is added so that a resumed run without saved environments does not repeat earlier episodes.
             seed = self._seed + self.global_step + self._rows.start
             try:
                 observations, _ = self._envs.reset(seed=seed)
@@ -284,11 +284,11 @@ class Collector(ABC):
 
 
 def resized(state: dict[str, Any], num_envs: int) -> dict[str, Any]:
-    """A state that `Collector.state_dict` gave between two rollouts, for `num_envs` environments in place of its own.
+    """A state that `Collector.state_dict` returned between two rollouts, changed to `num_envs` environments.
 
-    What belongs to one environment stays with the first ones; that of the last ones goes, and further ones begin as an
-    episode does: with a return of 0 and an empty memory. What belongs to all of them, such as statistics, stays.
-    The last observations of further ones are 0: they are written once they are known.
+    The first environments keep their entries. Environments beyond `num_envs` are dropped. Additional ones get the
+    entries of a new episode, a return of 0 and an empty memory, and last observations of 0, which are replaced once
+    they are known. Entries for all environments, such as statistics, are unchanged.
     """
     resize = _resizing(num_envs)
     episodes, scaler = state["episodes"], state["reward_scaler"]
@@ -302,7 +302,7 @@ def resized(state: dict[str, Any], num_envs: int) -> dict[str, Any]:
 
 
 def _resizing(num_envs: int) -> Callable[..., Any]:
-    """A function that cuts a list (N,) or a tensor along `dim` to the first M elements, or adds zeros up to M."""
+    """A function that cuts a list, or a tensor along `dim`, to num_envs elements, or fills it up with zeros."""
 
     def resize(of_each: list[Any] | Tensor, dim: int = 0) -> list[Any] | Tensor:
         if isinstance(of_each, list):

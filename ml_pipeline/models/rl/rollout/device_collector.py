@@ -1,4 +1,4 @@
-"""Collecting a rollout without leaving the device that the environments and the policy are on.
+"""Collecting a rollout on the device of the environments and the policy.
 
 During a rollout the host launches kernels and never waits for a result. The host holds the statistics in float64; the
 device holds those of the current rollout in float32. At the end of a rollout the host merges them, so that a long run
@@ -37,11 +37,11 @@ from ml_pipeline.runtime.seeding import random_generator
 
 
 class DeviceCollector(Collector):
-    """`HostCollector` for environments that take and return tensors; its results are the same but for rounding.
+    """`HostCollector` for environments that take and return tensors. Results are equal up to rounding.
 
-    The environments' `device` is the policy's. They return infos["final_obs"], a tensor (N, D), in every step that may
-    end an episode. Rewards are fetched, and episodes counted, at the end of a rollout. `stepping_s` is the time for
-    launching the environments' kernels, not the time that the device takes.
+    Environments and policy have the same `device`. In every step that may end an episode, the environments return
+    infos["final_obs"], a tensor (N, D). Rewards are fetched, and episodes counted, at the end of a rollout.
+    `stepping_s` is the time for launching the kernels of the environments, not the time that the device takes.
     """
 
     def __init__(self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int) -> None:
@@ -118,7 +118,7 @@ class DeviceCollector(Collector):
         )
 
     def _parameters(self, observations: Tensor) -> Tensor:
-        """The distribution's parameters, (N, P); the memory of a recurrent policy moves on."""
+        """The distribution parameters, (N, P); also advances the memory of a recurrent policy."""
         network = self._policy.network
         if isinstance(network, ActorCritic):
             return network.actor(observations)
@@ -129,7 +129,7 @@ class DeviceCollector(Collector):
         return parameters
 
     def _fetch_rollout(self) -> None:
-        """Fetch the statistics, rewards and ends of episodes of a full rollout, in a few transfers."""
+        """Fetch the statistics, the rewards and the ends of episodes of a full rollout, in a few transfers."""
         for part in (self._normalizer, self._reward_scaler):
             if part is not None:
                 part.moments.merge_into_known()
@@ -141,7 +141,7 @@ class DeviceCollector(Collector):
 
     def _store_first(self, observations: Tensor, first: int) -> None:
         if self._normalizer is not None:
-            self._normalizer.moments.begin()  # those of the rollout before are known already
+            self._normalizer.moments.begin()  # the statistics of the last rollout are merged already
         super()._store_first(observations, first)
         if self._normalizer is not None:
             self._normalizer.moments.merge_into_known()
@@ -159,7 +159,7 @@ class DeviceCollector(Collector):
 def _check_fitting(envs: Any, policy: Policy) -> None:
     if torch.device(envs.device).type != policy.device.type:
         raise UserError(
-            f"The environments give tensors on {envs.device}, but the policy is on {policy.device}; make both on the "
+            f"The environments give tensors on {envs.device}, but the policy is on {policy.device}; create both on the "
             "same device."
         )
     space = policy.observation_space
@@ -170,7 +170,7 @@ def _check_fitting(envs: Any, policy: Policy) -> None:
 
 
 def device_generator(seed: int, purpose: str, device: torch.device) -> torch.Generator:
-    """As `random_generator`, on a device; its numbers differ from that one's, and between kinds of devices.
+    """`random_generator` for a device. Its numbers differ from those of NumPy, and between kinds of devices.
 
     >>> cpu = torch.device("cpu")
     >>> first, again = (torch.rand(2, generator=device_generator(3, "actions", cpu)) for _ in range(2))
@@ -181,7 +181,7 @@ def device_generator(seed: int, purpose: str, device: torch.device) -> torch.Gen
 
 
 class DeviceMoments:
-    """`mean` and `variance`, float32 (size,), of `known` and all batches since `begin` together."""
+    """`mean` and `variance`, float32 (size,), of `known` together with all batches since `begin`."""
 
     def __init__(self, known: RunningMoments, device: torch.device) -> None:
         self._known = known
@@ -189,7 +189,7 @@ class DeviceMoments:
         self.begin()
 
     def begin(self) -> None:
-        """Start from `known` as it is now, with no batch."""
+        """Start from `known` in its present state, without any batch."""
         mean, variance = (
             torch.as_tensor(array, dtype=torch.float32).to(self._device)
             for array in (self._known.mean, self._known.variance)
@@ -214,7 +214,7 @@ class DeviceMoments:
         return {"mean": mean.cpu().clone(), "variance": variance.cpu().clone(), "count": count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `known` as it is now, with the batches of `state`."""
+        """Continue from `known` in its present state, with the batches of `state`."""
         self.begin()
         if state["count"]:
             self._new = Moments(state["mean"].to(self._device), state["variance"].to(self._device), state["count"])
@@ -226,7 +226,7 @@ class DeviceMoments:
 
 
 class DeviceNormalizer:
-    """`ObservationNormalizer` of all components, on a device."""
+    """`ObservationNormalizer` for all components, on a device."""
 
     def __init__(self, normalizer: ObservationNormalizer, device: torch.device) -> None:
         self.moments = DeviceMoments(normalizer.moments, device)
@@ -239,7 +239,7 @@ class DeviceNormalizer:
 
 
 class DeviceRewardScaler:
-    """`RewardScaler`, on a device."""
+    """`RewardScaler` on a device."""
 
     def __init__(self, num_envs: int, *, gamma: float, device: torch.device) -> None:
         self._known = RunningMoments(1)
@@ -248,7 +248,7 @@ class DeviceRewardScaler:
         self._gamma = gamma
 
     def __call__(self, rewards: Tensor, done: Tensor) -> Tensor:
-        """Learn from one step's rewards, float32 (N,), and return them scaled; done: bool (N,)."""
+        """Update the statistics with the rewards of one step, float32 (N,), and return them scaled; done: bool (N,)."""
         returns = self._returns * self._gamma + rewards
         self.moments.update(returns[:, None])
         self._returns = torch.where(done, 0.0, returns)
@@ -268,23 +268,26 @@ class DeviceRewardScaler:
 
 
 class DeviceActions(Protocol):
-    """For the same noise, the same actions as the policy's distribution, but for rounding."""
+    """Samples actions on a device; the same noise gives the actions of the policy's distribution, up to rounding."""
 
     def empty(self, *shape: int) -> Tensor:
-        """Zeros of the shape and dtype of actions, (*shape, ...)."""
+        """Zeros with the shape and dtype of actions, (*shape, ...)."""
 
     def draw_noise(self, generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
-        """Noise for `sample`, float32 (*shape, ...), on the generator's device."""
+        """Noise for `sample`, float32 (*shape, ...), on the device of the generator."""
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """Actions (N, ...) in the form that an update takes, for parameters (N, P)."""
+        """Actions (N, ...) in the form that an update expects, for parameters (N, P)."""
 
     def fit(self, actions: Tensor) -> Tensor:
-        """The same actions in the form that environments of this action space take."""
+        """The actions in the form that the environments expect."""
 
 
 def device_actions(policy: Policy) -> DeviceActions:
-    """For the policy's action space and device. Raises UnsupportedSpace if only the host can choose such actions."""
+    """`DeviceActions` for the action space and device of the policy.
+
+    Raises UnsupportedSpace if such actions can only be sampled on the host.
+    """
     space = policy.action_space
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return _Choices(space, policy.device)
@@ -297,7 +300,7 @@ def device_actions(policy: Policy) -> DeviceActions:
 
 
 class _Choices:
-    """One choice, int64 (N,), or several side by side, float32 (N, K), as in `Categorical` and `Joint`."""
+    """One choice, int64 (N,), or K choices, float32 (N, K), as in `Categorical` and `Joint`."""
 
     def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete, device: torch.device) -> None:
         self._single = isinstance(space, spaces.Discrete)
@@ -328,7 +331,7 @@ class _Choices:
 
 
 class _Numbers:
-    """Numbers of a Gaussian, float32 (N, K), clipped or squashed for the environments."""
+    """Gaussian numbers, float32 (N, K), clipped or squashed for the environments."""
 
     def __init__(self, space: spaces.Box, policy: Policy) -> None:
         assert isinstance(policy.distribution, DiagonalGaussian)
@@ -356,6 +359,6 @@ class _Numbers:
 
 
 def _drawn(logits: Tensor, noise: Tensor) -> Tensor:
-    """As `Categorical.sample`; if the device's noise may be 1, that is the last choice."""
+    """`Categorical.sample` on a device, whose noise may be 1; the last choice is then taken."""
     weights = torch.exp(logits - logits.amax(dim=1, keepdim=True))
     return choices_of(weights.cumsum(dim=1), noise).clamp_(max=logits.shape[1] - 1)

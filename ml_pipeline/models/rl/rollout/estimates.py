@@ -1,7 +1,7 @@
-"""From a full rollout to the inputs of an update, with checks that its numbers are finite before they reach weights.
+"""From a full rollout to the inputs of an update, with checks for numbers that are not finite.
 
-Images are evaluated in parts that threads share; how many threads does not change the bits. T steps, N environments,
-B = T * N, D observation size, P parameters of the distribution, S state size.
+Images are evaluated in parts by several threads; the number of threads does not change the bits. T steps, N
+environments, B = T * N, D observation size, P parameters of the distribution, S state size.
 """
 
 import math
@@ -20,7 +20,7 @@ from ml_pipeline.models.rl.transitions import LossInputs, Minibatch, Sequences, 
 
 
 class Estimates(NamedTuple):
-    """The whole rollout as one batch of B, and the explained variance of its values."""
+    """The rollout as one batch of B samples, and the explained variance of its values."""
 
     batch: Minibatch
     explained_variance: float
@@ -30,10 +30,10 @@ class Estimates(NamedTuple):
 def estimate(
     buffer: RolloutBuffer, policy: Policy, *, gamma: float, gae_lambda: float, sequence_length: int | None = None
 ) -> Estimates:
-    """Values, log-probabilities, advantages and returns of a full rollout; each network runs once, on all of it, or on
-    the last observations alone where acting stored the rest.
+    """Values, log-probabilities, advantages and returns of a full rollout.
 
-    sequence_length: of the batch's sequences; None means T.
+    Each network runs once over the rollout, or only over the last observations if acting stored its other outputs.
+    sequence_length: length of the sequences in the batch; None means T.
     """
     device = policy.device
     done = buffer.terminated | buffer.truncated
@@ -62,9 +62,9 @@ def estimate(
 def estimate_on_device(
     buffer: DeviceBuffer, policy: Policy, *, gamma: float, gae_lambda: float, sequence_length: int | None = None
 ) -> Estimates:
-    """The same for a rollout on a device, computed there.
+    """`estimate` for a rollout on a device, computed there.
 
-    It evaluates a final observation at every step: only the device knows which steps ended an episode.
+    The final observation of every step is evaluated, because the host does not know which steps ended an episode.
     """
     done = buffer.terminated | buffer.truncated
     evaluation = evaluate_rollout(policy, buffer.observations, buffer.actions, done, buffer.memory)
@@ -75,7 +75,7 @@ def estimate_on_device(
     advantages, returns = compute_gae(
         buffer.scaled_rewards, values, next_values, buffer.terminated, done, gamma=gamma, gae_lambda=gae_lambda
     )
-    # Views of the buffer: the next rollout writes to it only after the update.
+    # The batch holds views of the buffer, which the next rollout overwrites only after the update.
     batch = evaluation.batch(
         buffer.observations, buffer.actions, advantages, returns, values, sequence_length=sequence_length
     )
@@ -83,10 +83,10 @@ def estimate_on_device(
 
 
 class RolloutEvaluation(NamedTuple):
-    """What the networks give for a rollout.
+    """The outputs of the networks for a rollout.
 
-    log_probs: (B,), of its actions. values: (T + 1, N), in the units of rewards. sequences, and states: (T + 1, N, S),
-    after each step, both of a policy with memory.
+    log_probs: (B,), of the actions. values: (T + 1, N), in units of rewards. For a policy with memory, also sequences,
+    and states: (T + 1, N, S), after each step.
     """
 
     log_probs: Tensor
@@ -104,7 +104,10 @@ class RolloutEvaluation(NamedTuple):
         *,
         sequence_length: int | None,
     ) -> Minibatch:
-        """The rollout as one batch of B: observations (T + 1, N, D), actions (T, N, ...), estimates (T, N)."""
+        """The rollout as one batch of B samples.
+
+        observations: (T + 1, N, D). actions: (T, N, ...). advantages, returns, values: (T, N).
+        """
         inputs = LossInputs(self.log_probs, advantages.flatten(), returns.flatten(), values.flatten())
         batch = Minibatch(observations[:-1].flatten(0, 1), actions.flatten(0, 1), inputs, self.sequences)
         if self.states is None or sequence_length is None:
@@ -124,7 +127,7 @@ def evaluate_rollout(
     """Run each network once over the rollout.
 
     observations: (T + 1, N, D). actions: (T, N, ...). done: bool (T, N). memory: (N, S), before the first step.
-    outputs: (T, N, P + 1), parameters and values of all steps, where they are known.
+    outputs: (T, N, P + 1), parameters and values of all steps, if they are known.
     """
     n_steps, num_envs = done.shape
     rows, n_samples = observations.flatten(0, 1), n_steps * num_envs  # ((T + 1) * N, D)
@@ -138,7 +141,7 @@ def evaluate_rollout(
     elif memory is None:
         parameters, values = outputs_of(network, rows)
     else:
-        # An episode starts in the step after one has ended; for the first step, `memory` is already that of its start.
+        # An episode starts in the step after one has ended. `memory` is already reset for the first step.
         starts = torch.cat([torch.zeros_like(done[:1]), done])
         sequences = Sequences(starts, memory)
         if policy.recurrent is not None:
@@ -152,14 +155,14 @@ def evaluate_rollout(
 
 
 def values_of(policy: Policy, observations: Tensor, remembered: Tensor | None) -> Tensor:
-    """Values, (K,), of K observations. remembered: float32 (K, S), the states of their episodes before them."""
+    """Values, (K,), of K observations. remembered: float32 (K, S), the memory states before these observations."""
     return policy.values.to_rewards(_values_of(policy.network, observations, remembered))
 
 
 def with_normalized_values(batch: Minibatch, policy: Policy) -> Minibatch:
-    """Let the policy learn new units of values from the returns; returns and old values are then in these units.
+    """Update the policy's value normalization with the returns, and convert returns and old values to its units.
 
-    Nothing changes for a policy whose values are in the units of rewards.
+    The batch is returned unchanged if the policy does not normalize values.
     """
     if policy.values.normalizer is None:
         return batch
@@ -169,7 +172,7 @@ def with_normalized_values(batch: Minibatch, policy: Policy) -> Minibatch:
 
 
 class ShapeError(UserError):
-    """Arrays that belong together have different shapes."""
+    """Arrays that must have the same shape have different ones."""
 
 
 def compute_gae(
@@ -184,10 +187,10 @@ def compute_gae(
 ) -> tuple[Any, Any]:
     """Generalized advantage estimates of one rollout.
 
-    rewards, values, next_values: float32 (T, N); next_values[t] is V(final_obs) where an episode ended in step t.
-    terminated: bool (T, N), no bootstrap past it. done: bool (T, N), terminated or truncated: the sum is cut there.
-    Returns (advantages, returns), each float32 (T, N).
-    Raises ShapeError where shapes differ.
+    rewards, values, next_values: float32 (T, N); next_values[t] is V(final_obs) if an episode was truncated in step t.
+    terminated: bool (T, N); no bootstrap after these steps. done: bool (T, N), terminated or truncated; the sum ends
+    there. Returns (advantages, returns), each float32 (T, N).
+    Raises ShapeError if shapes differ.
     Source: Schulman et al. 2016, arXiv:1506.02438, eq. 16.
     """
     for name, array in {
@@ -198,7 +201,7 @@ def compute_gae(
     }.items():
         if array.shape != rewards.shape:
             raise ShapeError(f"{name} must have the shape of rewards, {rewards.shape}, but has {array.shape}.")
-    advantages = rewards + gamma * next_values * ~terminated - values  # of one step each, so far
+    advantages = rewards + gamma * next_values * ~terminated - values  # one-step advantages so far
     decay = ~done * np.float32(gamma * gae_lambda)
     for t in range(len(rewards) - 2, -1, -1):
         advantages[t] += decay[t] * advantages[t + 1]
@@ -206,9 +209,9 @@ def compute_gae(
 
 
 def explained_variance(values: Any, returns: Any) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 no better than a constant; NaN for constant returns.
+    """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 is no better than a constant.
 
-    values, returns: both arrays or both tensors.
+    NaN if the returns are constant. values, returns: both arrays or both tensors.
     """
     variance = float(returns.var())
     return float("nan") if variance == 0.0 else 1.0 - float((returns - values).var()) / variance
@@ -216,7 +219,7 @@ def explained_variance(values: Any, returns: Any) -> float:
 
 _ROWS = 256
 _ENVS = 8
-"""In a part: of images without memory, and of images with memory, whose steps follow each other."""
+"""Rows per part for images without memory, and environments per part for images with memory."""
 
 
 def outputs_of(network: GeneralActorCritic, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -247,8 +250,10 @@ def outputs_over_sequences(
 
 
 def check_observations(observations: np.ndarray, *, step: int, first: int = 0) -> None:
-    """Raise TrainingFailed at the first number of float (N, D) that is not finite; for the message: the step, and which
-    environment the first row is of."""
+    """Raise TrainingFailed if a number of observations, float (N, D), is not finite.
+
+    step, first: for the message, the step and the index of the first environment.
+    """
     if not np.isfinite(observations).all():
         env, number = np.argwhere(~np.isfinite(observations))[0]
         raise _failed(
@@ -257,9 +262,9 @@ def check_observations(observations: np.ndarray, *, step: int, first: int = 0) -
 
 
 def check_rollout(buffer: RolloutBuffer) -> None:
-    """Raise TrainingFailed at the first observation or reward of a full rollout that is not finite.
+    """Raise TrainingFailed if an observation or a reward of a full rollout is not finite.
 
-    One pass over each array: 20 µs for 256 steps of 8 environments with 4 numbers.
+    256 steps of 8 environments with 4 numbers take 20 µs.
     """
     if buffer.observations.dtype != np.uint8 and not np.isfinite(buffer.observations).all():
         for step, observations in enumerate(buffer.observations):
@@ -270,24 +275,24 @@ def check_rollout(buffer: RolloutBuffer) -> None:
 
 
 def check_device_rollout(buffer: DeviceBuffer) -> None:
-    """The same for a full rollout on a device, in one transfer; the message does not say which number it was."""
+    """`check_rollout` for a rollout on a device, in one transfer; the message does not name the number."""
     if not buffer.finite.all():
         t, env = (~buffer.finite).nonzero()[0].tolist()
         raise TrainingFailed(
-            f"The observation or reward of environment {env} after step {t + 1} of the rollout is not finite; look "
-            "there for a division by zero, a logarithm or missing data."
+            f"The observation or reward of environment {env} after step {t + 1} of the rollout is not finite; check "
+            "the environment for a division by zero, a logarithm or missing data."
         )
 
 
 def check_policy(inputs: LossInputs, num_envs: int) -> None:
-    """Raise TrainingFailed if a value or log-probability of the policy is not finite although the rollout is."""
+    """Raise TrainingFailed if a value or a log-probability of the policy is not finite."""
     for what, rows in {"log-probability": inputs.old_log_probs, "value": inputs.old_values}.items():
         if not math.isfinite(rows.sum().item()):
             first = int((~rows.isfinite()).nonzero()[0])
             t, env = divmod(first, num_envs)
             raise TrainingFailed(
-                f"The policy's {what} in step {t + 1} of the rollout, for environment {env}, is {rows[first]}; "
-                "its weights are damaged or huge: continue from an earlier checkpoint with a smaller --learning-rate."
+                f"The policy's {what} in step {t + 1} of the rollout, for environment {env}, is {rows[first]}, so its "
+                "weights are damaged or huge; continue from an earlier checkpoint with a smaller --learning-rate."
             )
 
 
@@ -308,7 +313,7 @@ def _evaluated(parts: list[Any], run: Any) -> list[Any]:
     found = [None] * len(parts)
 
     def evaluate(i: int) -> None:
-        with torch.no_grad():  # holds for one thread
+        with torch.no_grad():  # holds per thread
             found[i] = run(parts[i])
 
     in_threads(evaluate, len(parts))
@@ -317,6 +322,6 @@ def _evaluated(parts: list[Any], run: Any) -> list[Any]:
 
 def _failed(what: str, step: int, value: float, part: str = "") -> TrainingFailed:
     return TrainingFailed(
-        f"The {what} after step {step} of the rollout{part} is {value}; look there for a division by zero, a "
-        "logarithm or missing data."
+        f"The {what} after step {step} of the rollout{part} is {value}; check the environment for a division by zero, "
+        "a logarithm or missing data."
     )

@@ -1,9 +1,9 @@
-"""Collecting rollouts with arrays on the host, by one rank or several, each in its own environments.
+"""Collecting rollouts with arrays on the host, by one or several ranks, each in its own environments.
 
-T steps, N environments of all ranks, n of this rank, D observation size. Several ranks learn the bits of one process:
-their statistics change after a rollout only, so that nothing needs to be sent while it is collected. A process that
-trains alone collects in the same way where `PPOConfig.normalize_update` is "rollout". The rollouts of ranks become that
-of all by rows of environments, in the order of ranks.
+Several ranks learn the bits of one process. Their statistics change only after a rollout, so nothing is sent while it
+is collected. A process that trains alone collects in the same way if `PPOConfig.normalize_update` is "rollout". The
+rollouts of all ranks are joined by environments, in the order of the ranks.
+T steps, N environments of all ranks, n of this rank, D observation size.
 """
 
 import math
@@ -30,23 +30,24 @@ from ml_pipeline.runtime.seeding import generator_state, random_generator, resto
 Array = np.ndarray
 
 _BY_ROWS = {"observations": 1, "rewards": 1, "terminated": 1, "truncated": 1, "actions": 1, "outputs": 1, "memory": 0}
-"""The parts of a rollout that hold rows of environments, and along which axis."""
+"""The parts of a rollout that have one entry per environment, and the axis of these entries."""
 
 
 class HostCollector(Collector):
-    """Collects arrays, from environments of any kind; the policy is called with arrays, wherever it lives.
+    """Collects arrays from environments of any kind; the policy takes arrays, whatever its device.
 
-    Every rank draws the noise of all N environments at the start of a rollout, and uses its own rows. If statistics
-    learn from each step, `buffer` holds what an update learns from. If they learn from each rollout, it holds this
-    rank's rows, (T, n), as the environments gave them: observations before normalization, rewards before scaling.
+    Every rank draws the noise of all N environments at the start of a rollout, and uses its own rows. If statistics are
+    updated after each step, `buffer` holds the inputs of an update. If they are updated after each rollout, it holds
+    the rows of this rank, (T, n): observations before normalization, and rewards before scaling.
 
-    One exchange ends such a rollout. It carries, for each of N environments, T + 1 observations (4 bytes a number, 1 a
-    point of an image), T actions, rewards (8 bytes) and ends (2 bytes), T outputs of a policy that sees images without
+    One exchange ends such a rollout. It contains, for each of N environments, T + 1 observations (4 bytes per number, 1
+    per pixel), T actions, rewards (8 bytes) and flags of ends (2 bytes), T outputs of a policy for images without
     memory (4 P + 4 bytes), the last observations of truncated episodes, the memory before the first step (4 S bytes),
-    and a digest of the policy. CartPole's rollout of 256 steps is 9 kB an environment. Every rank then replays what
-    depends on all environments, step by step: scaling of rewards, episodes, and statistics of observations, which learn
-    the T * N observations that were acted on, in the order (t, environment). A rollout's observations are normalized by
-    the statistics before it.
+    and a digest of the policy. For CartPole and 256 steps, this is 9 kB per environment.
+    Every rank then repeats, step by step, the work that depends on all environments: the scaling of rewards, the count
+    of episodes, and the statistics of observations. The statistics learn from the T * N observations for which actions
+    were chosen, in the order (t, environment). The observations of a rollout are normalized by the statistics before
+    it.
     """
 
     buffer: RolloutBuffer
@@ -56,15 +57,15 @@ class HostCollector(Collector):
     def __init__(
         self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, ranks: Ranks | None = None
     ) -> None:
-        """See Collector."""
+        """The arguments are those of `Collector`."""
         super().__init__(envs, policy, config, seed=seed, ranks=ranks)
         n_steps, size, dtype = config.n_steps, policy.observations.size, policy.observations.dtype
-        self._whole = RolloutBuffer(n_steps, self.num_envs, size, dtype=dtype)  # of all N environments
+        self._whole = RolloutBuffer(n_steps, self.num_envs, size, dtype=dtype)  # for all N environments
         self._learns_by_step = self._ranks.size == 1 and config.normalize_update == "step"
         if self._learns_by_step:
             self.buffer = self._whole
-            self._rewards = np.zeros(self.buffer.rewards.shape)  # as the environments gave them
-            self._times = np.zeros(n_steps)  # when each step was done, in s of training
+            self._rewards = np.zeros(self.buffer.rewards.shape)  # before scaling
+            self._times = np.zeros(n_steps)  # the end of each step, in seconds since training began
             self._at_hand = None
         else:
             self.buffer = own = OwnRollout(n_steps, envs.num_envs, size, dtype=dtype)
@@ -91,18 +92,18 @@ class HostCollector(Collector):
 
     @property
     def num_restarts(self) -> int:
-        """Of the workers of all ranks; if statistics learn from each rollout, as far as the last exchange told."""
+        """For all ranks; if statistics are updated after each rollout, the number at the last exchange."""
         return super().num_restarts if self._learns_by_step else self._restarts_of_all
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of all N environments, on every rank: ranks gather it, so that all call this together."""
+        """The state for all N environments, on every rank. Ranks gather it, so all of them call this together."""
         own = super().state_dict()
         if self._ranks.rank:
-            own["buffer"]["noise"] = None  # that of all environments, which rank 0 has as well
+            own["buffer"]["noise"] = None  # it is for all environments, and rank 0 sends it
         return joined_state(self._ranks.gather_values(own, "the state of the rollout"))
 
     def load_state_dict(self, state: dict[str, Any], *, environments_restored: bool) -> None:
-        """Take this rank's rows out of a state of all; nothing is sent."""
+        """Load the rows of this rank from a state for all environments; nothing is sent."""
         super().load_state_dict(rows_of_state(state, self._rows), environments_restored=environments_restored)
 
     def _own_state(self) -> dict[str, Any]:
@@ -134,7 +135,7 @@ class HostCollector(Collector):
         if self._memory is not None:
             self._memory.forget(terminated | truncated)
         next_obs = self._learn_and_normalize(observations)
-        if np.count_nonzero(truncated):  # 0.1 us, where the line below takes 0.8
+        if np.count_nonzero(truncated):  # takes 0.1 us, and the next line 0.8 us
             for i in (truncated & ~terminated).nonzero()[0].tolist():
                 final_observation = finish(infos["final_obs"][i])[0]
                 buffer.final_observations.append((t, self._rows.start + i, final_observation))
@@ -146,10 +147,10 @@ class HostCollector(Collector):
             self._count(first, global_step=global_step, rewards=self._rewards, times=self._times)
 
     def _count(self, first: int, *, global_step: int, rewards: Array, times: Array) -> None:
-        """Count episodes and scale rewards of the whole rollout, from step `first` on as far as it is filled.
+        """Count episodes and scale rewards of all environments, from step `first` to the last filled step.
 
-        global_step: before these steps. rewards: float64 (T, N), as the environments gave them. times: float64 (T,),
-        when each step was done, in s of training.
+        global_step: before these steps. rewards: float64 (T, N), before scaling. times: float64 (T,), the end of each
+        step, in seconds since training began.
         """
         whole = self._whole
         steps = slice(first, whole.position)
@@ -158,7 +159,7 @@ class HostCollector(Collector):
         whole.rewards[steps] = given if self._reward_scaler is None else self._reward_scaler(given, done)
 
     def _learn_and_normalize(self, observations: Any, first: int = 0) -> Array:
-        """Where statistics learn from each rollout, neither is done here: encoded observations, as they are."""
+        """If statistics are updated after each rollout, the observations are only encoded here."""
         preprocessor = self._policy.observations
         encoded = preprocessor.encode(observations)
         if first:
@@ -167,14 +168,14 @@ class HostCollector(Collector):
             return encoded
         normalized = preprocessor.normalizer.learn_and_normalize(encoded)
         means = preprocessor.normalizer.moments.mean
-        if not math.isfinite(means.dot(means)):  # 0.2 us, where their sum takes 1.5
-            # A NaN in the statistics makes every environment's numbers NaN; only now is the first one known.
+        if not math.isfinite(means.dot(means)):  # takes 0.2 us, and sum() 1.5 us
+            # A NaN in the statistics makes the numbers of every environment NaN; find the first one now.
             check_observations(encoded, step=0 if self.buffer.full else self.buffer.position + 1, first=first)
         return normalized
 
     def _exchange(self) -> None:
-        """Fill the rollout of all ranks, and do for it what a collector that learns from each step does step by step,
-        with the same sums; the times are rank 0's."""
+        """Join the rollouts of all ranks, then count, scale and normalize as a collector does step by step, with the
+        same sums. The times are those of rank 0."""
         own, whole, preprocessor = self.buffer, self._whole, self._policy.observations
         assert isinstance(own, OwnRollout)
         part = {
@@ -200,8 +201,9 @@ class HostCollector(Collector):
 
 
 class OwnRollout(RolloutBuffer):
-    """The rollout of one rank, as the environments gave it: encoded observations that are not normalized, float64
-    rewards. Its noise is that of all N environments. times: float64 (T,), when each step was done, in s of training.
+    """The rollout of one rank: encoded observations before normalization, and float64 rewards before scaling.
+
+    Its noise is for all N environments. times: float64 (T,), the end of each step, in seconds since training began.
     """
 
     def __init__(self, n_steps: int, num_envs: int, observation_size: int, *, dtype: type = np.float32) -> None:
@@ -209,7 +211,7 @@ class OwnRollout(RolloutBuffer):
         self.times = np.zeros(n_steps)
 
     def arrays(self, layout: ObservationLayout) -> dict[str, Any]:
-        """What the other ranks need of a full rollout. Images are sent as the uint8 that they were."""
+        """The parts of a full rollout that the other ranks need. Images are sent as uint8."""
         images = _image_columns(layout, self.observations.shape[-1])
         return {
             **{name: getattr(self, name) for name in _BY_ROWS},
@@ -231,8 +233,10 @@ class OwnRollout(RolloutBuffer):
 def whole_arrays(
     parts: Sequence[dict[str, Any]], whole: RolloutBuffer, layout: ObservationLayout
 ) -> tuple[Array, Array]:
-    """Put the parts of all ranks into `whole`, where it is of the same kind; return observations and rewards, which are
-    not yet normalized and scaled: (T + 1, N, D) and float64 (T, N)."""
+    """Write the parts of all ranks to `whole`, except observations and rewards, which are returned.
+
+    These are not yet normalized and scaled: (T + 1, N, D) and float64 (T, N).
+    """
     joined = {name: _joined([part[name] for part in parts], axis) for name, axis in _BY_ROWS.items()}
     whole.terminated, whole.truncated = joined["terminated"], joined["truncated"]
     whole.actions, whole.outputs, whole.memory = joined["actions"], joined["outputs"], joined["memory"]
@@ -247,7 +251,7 @@ def whole_arrays(
 
 
 def joined_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The state of a collector of all N environments, from those of the ranks; what concerns all is rank 0's."""
+    """The state of a collector of all N environments, from the states of the ranks; shared parts come from rank 0."""
     first, buffers = states[0], [state["buffer"] for state in states]
     rows = {name: _joined([buffer[name] for buffer in buffers], axis) for name, axis in _BY_ROWS.items()}
     finals = _in_order([buffer["final_observations"] for buffer in buffers])
@@ -259,9 +263,9 @@ def joined_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def rows_of_state(state: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """The part of a state of all N environments that the rank with these rows continues with."""
+    """The part of a state of all N environments that belongs to the rank with these rows."""
     buffer = state["buffer"]
-    names = ("observations",) if buffer["noise"] is None else _BY_ROWS  # all that counts between two rollouts
+    names = ("observations",) if buffer["noise"] is None else _BY_ROWS  # between two rollouts, only observations count
     own = {name: _rows_of(buffer.get(name), rows, _BY_ROWS[name]) for name in names}
     finals = [each for each in buffer["final_observations"] if rows.start <= each[1] < rows.stop]
     return {
@@ -272,7 +276,7 @@ def rows_of_state(state: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def _image_columns(layout: ObservationLayout, size: int) -> Array | None:
-    """Which of all columns are of images, bool (D,), where these are stored as float32 beside others; else None."""
+    """The columns of images, bool (D,), if they are stored as float32 together with other columns; else None."""
     if not layout.images or layout.is_images_alone:
         return None
     columns = np.zeros(size, np.bool_)
@@ -282,7 +286,7 @@ def _image_columns(layout: ObservationLayout, size: int) -> Array | None:
 
 
 def _joined(parts: Sequence[Any], axis: int) -> Any:
-    """Arrays, tensors or None of all ranks, side by side."""
+    """The arrays or tensors of all ranks, concatenated; None if there are none."""
     if parts[0] is None:
         return None
     return torch.cat(list(parts), dim=axis) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts, axis=axis)
@@ -295,5 +299,5 @@ def _rows_of(of_all: Any, rows: slice, axis: int) -> Any:
 
 
 def _in_order(finals: Sequence[Sequence[tuple[int, int, Any]]]) -> list[tuple[int, int, Any]]:
-    """Final observations of all ranks in the order in which one process meets them: by step, then by environment."""
+    """Final observations of all ranks in the order of a single process: by step, then by environment."""
     return sorted((each for of_rank in finals for each in of_rank), key=lambda each: each[:2])
