@@ -1,15 +1,15 @@
-"""Acting with a network that is not compiled, in blocks of fixed rows, so that no action depends on who else acts.
+"""Acting without compiled code, in blocks of fixed size, so that an action does not depend on who else acts.
 
-The bits of a row of a matrix product depend on the number of rows and on the row's place, for torch's as for NumPy's
-products; they do not depend on what the other rows hold. Environments are therefore cut into blocks by their index, and
-a rank that has some of a block's environments acts on a whole block in which the other rows are 0.
+The bits of a row of a matrix product, in torch and in NumPy, depend on the number of rows and on the row's position,
+but not on the contents of the other rows. Environments are therefore divided into blocks by their index. A rank that
+has some environments of a block acts on the whole block, with zeros in the other rows.
 
-A row costs least in large blocks, but a rank computes whole blocks, and threads share blocks. On a Zen 4 core in us, in
-a block of 8, of 32 and of 64 rows: GRU of 64 units 262, 336, 430; LSTM of 128 units 341, 524, 785; two layers of 512,
-shared 154, 351, 613. Images of 84x84x4 in a block of 4 and of 8: 1594, 2410, so that
-two threads take less for 8 environments.
+Rows are cheapest in large blocks, but ranks compute whole blocks, and threads share work by blocks. For a block of 8,
+32 and 64 rows, one Zen 4 core takes 262, 336 and 430 us with a GRU of 64 units; 341, 524 and 785 us with an LSTM of 128
+units; 154, 351 and 613 us with two shared layers of 512. Images of 84x84x4 take 1594 us in a block of 4 and 2410 us in
+a block of 8, so two threads are faster with two blocks of 4.
 
-Arrays go to a device and back, on cuda through page-locked memory. N environments of all ranks, n of them at hand, S
+Arrays travel to a device and back, on cuda through page-locked memory. N environments of all ranks, n of them here, S
 state size.
 """
 
@@ -29,36 +29,39 @@ Array = np.ndarray
 
 _BLOCK = 32
 _BLOCK_OF_IMAGES = 4
-_BLOCK_ON_GPU = 256  # whose rows cost next to nothing
+_BLOCK_ON_GPU = 256  # rows cost next to nothing there
 
 
 class ActRows(NamedTuple):
-    """Which of N environments the rows at hand are: those from index `first` on."""
+    """Which of N environments the given rows belong to: consecutive ones, from index `first` on."""
 
     first: int
     num_envs: int
 
 
 class Actor(Protocol):
-    """From observations to the distribution's parameters."""
+    """From observations to distribution parameters."""
 
     uses_torch_threads: bool
-    """Whether torch computes on a CPU, whose bits may depend on its threads."""
+    """Whether torch computes on a CPU, where the bits may depend on its threads."""
 
     def refresh(self) -> None:
         """Read the weights again, after they have changed or moved."""
 
     def __call__(self, observations: Array, at_hand: ActRows | None = None) -> Array:
-        """Observations (n, D) to the distribution's parameters, float32 (n, P). at_hand: None means all of n."""
+        """Observations (n, D) to distribution parameters, float32 (n, P).
+
+        at_hand: which environments the rows are; None means that these are all environments.
+        """
 
 
 def actor_for(network: ActorCritic | GeneralActorCritic) -> Actor:
-    """For a policy without memory."""
+    """The actor of a policy without memory."""
     return NumpyActor(network) if isinstance(network, ActorCritic) else TorchActor(network)
 
 
 class NumpyActor:
-    """The actor of two perceptrons."""
+    """Acts with two perceptrons, in NumPy or torch."""
 
     def __init__(self, network: ActorCritic) -> None:
         self._perceptron = NumpyMlp(network.actor)
@@ -73,7 +76,7 @@ class NumpyActor:
 
 
 class TorchActor:
-    """The actor without the critic, from NumPy to NumPy."""
+    """Acts with any other network without memory, in torch, from NumPy to NumPy."""
 
     def __init__(self, network: GeneralActorCritic) -> None:
         self._network = network
@@ -82,17 +85,17 @@ class TorchActor:
         self._transfers = Transfers(device)
         self._size = block_size(network)
         self.sees_images = network.sees_images
-        # Small networks answer before another thread has begun.
+        # Small networks are done before another thread has started.
         self._each = in_threads if network.sees_images and not self._transfers.pins else None
 
     def refresh(self) -> None:
-        """Does nothing: it reads the weights in place."""
+        """Do nothing, because the weights are read in place."""
 
     def __call__(self, observations: Array, at_hand: ActRows | None = None) -> Array:
         return act_in_blocks(self._act, observations, at_hand=at_hand, size=self._size, each=self._each)
 
     def with_values(self, observations: Array, at_hand: ActRows | None = None) -> Array:
-        """The parameters and the critic's value, float32 (n, P + 1)."""
+        """Distribution parameters and values, float32 (n, P + 1)."""
         return act_in_blocks(self._act_and_value, observations, at_hand=at_hand, size=self._size, each=self._each)
 
     @torch.inference_mode()
@@ -106,7 +109,7 @@ class TorchActor:
 
 
 class ActingMemory:
-    """The memory of a recurrent policy while it acts in n environments: `state`, float32 (n, S), 0 at first."""
+    """The memory of a recurrent policy that acts in n environments. `state` is float32 (n, S), and starts at 0."""
 
     def __init__(self, network: GeneralActorCritic, num_envs: int) -> None:
         self._network = network
@@ -116,7 +119,7 @@ class ActingMemory:
         self.state = np.zeros((num_envs, network.state_size), dtype=np.float32)
 
     def __call__(self, observations: Array, at_hand: ActRows | None = None) -> Array:
-        """Observations (n, D) to the distribution's parameters, float32 (n, P); `state` moves on."""
+        """Observations (n, D) to distribution parameters, float32 (n, P); advances `state`."""
         outputs = act_in_blocks(self._act, observations, self.state, at_hand=at_hand, size=self._size, each=self._each)
         n_parameters = outputs.shape[1] - self._network.state_size
         self.state = outputs[:, n_parameters:].copy()
@@ -124,7 +127,7 @@ class ActingMemory:
 
     @torch.inference_mode()
     def _act(self, observations: Array, state: Array) -> Array:
-        """Observations (N, D) and states (N, S) to parameters and next states side by side, float32 (N, P + S)."""
+        """Observations (N, D) and states (N, S) to parameters and next states in one array, float32 (N, P + S)."""
         seen = self._transfers.to_device(observations)
         starts = torch.zeros(1, len(observations), dtype=torch.bool, device=seen.device)
         sequences = Sequences(starts, self._transfers.to_device(state, "state"))
@@ -132,19 +135,19 @@ class ActingMemory:
         return self._transfers.to_host(torch.cat([parameters, states[0]], dim=1))
 
     def forget(self, done: Array) -> None:
-        """Set the states of environments whose episode is over to 0; done: bool (n,)."""
+        """Reset the states of environments whose episode has ended; done: bool (n,)."""
         self.state = np.where(done[:, None], np.float32(0.0), self.state)
 
 
 def block_size(network: GeneralActorCritic) -> int:
-    """How many environments act together. It decides the last bits, so nothing but the policy decides it."""
+    """How many environments act together. It affects the last bits, so it depends on the policy only."""
     if next(network.parameters()).device.type != "cpu":
         return _BLOCK_ON_GPU
     return _BLOCK_OF_IMAGES if network.sees_images else _BLOCK
 
 
 class Block(NamedTuple):
-    """Environments start to stop of N, of which those from `first` to `last` are at hand."""
+    """Environments start to stop of N; this process has environments first to last of them."""
 
     start: int
     stop: int
@@ -152,7 +155,7 @@ class Block(NamedTuple):
     last: int
 
     def filled(self, rows: Array, at_hand: ActRows) -> Array:
-        """The rows of the whole block, (stop - start, ...), of the rows at hand, (n, ...), and zeros."""
+        """The rows of the whole block, (stop - start, ...): the given rows, (n, ...), and zeros elsewhere."""
         own = rows[self.first - at_hand.first : self.last - at_hand.first]
         if len(own) == self.stop - self.start:
             return own
@@ -161,12 +164,12 @@ class Block(NamedTuple):
         return whole
 
     def own(self, of_block: Array) -> Array:
-        """The rows at hand of the whole block's."""
+        """The rows of this process, out of those of the whole block."""
         return of_block[self.first - self.start : self.last - self.start]
 
 
 def blocks_of(at_hand: ActRows, n_rows: int, *, size: int) -> Iterator[Block]:
-    """The blocks that hold any of the n_rows rows at hand; the last of all has what remains of N.
+    """The blocks that contain any of the n_rows environments of this process. The last block of all may be smaller.
 
     >>> [tuple(block) for block in blocks_of(ActRows(first=6, num_envs=20), 4, size=8)]
     [(0, 8, 6, 8), (8, 16, 8, 10)]
@@ -184,11 +187,11 @@ def act_in_blocks(
     size: int,
     each: Callable[[Callable[[int], None], int], None] | None = None,
 ) -> Array:
-    """The outputs (n, ...) of `act` for inputs of n rows, in blocks of `size`.
+    """The outputs (n, ...) of `act` for inputs of n rows, computed in blocks of `size`.
 
-    act: takes the rows of one block of each of the inputs, and returns an array of as many.
-    at_hand: which environments the rows are; None means all of n.
-    each: calls a function with 0 to n_blocks - 1, such as `in_threads`; None means one after another.
+    act: takes the rows of one block of each input, and returns an array with as many rows.
+    at_hand: which environments the rows are; None means that these are all environments.
+    each: calls a function with 0 to n_blocks - 1, as `in_threads` does; None calls it for one block after another.
     """
     n_rows = len(inputs[0])
     at_hand = at_hand or ActRows(0, n_rows)
@@ -199,7 +202,7 @@ def act_in_blocks(
 
     def act_on(i: int) -> None:
         block = blocks[i]
-        # A copy, since an actor on a device returns the same memory again.
+        # Copied, because an actor on a device returns the same memory each time.
         outputs[i] = block.own(act(*(block.filled(rows, at_hand) for rows in inputs))).copy()
 
     if each is None or len(blocks) == 1:
@@ -211,10 +214,10 @@ def act_in_blocks(
 
 
 class Transfers:
-    """Between NumPy on the host and tensors on `device`; page-locked memory is reused from call to call.
+    """Moves data between NumPy on the host and tensors on `device`; page-locked memory is reused.
 
-    Call `to_device`, then `to_host`: an array that is sent may be read until the next `to_host` returns, and the array
-    that `to_host` returns is valid until the next call of it.
+    Call `to_device`, then `to_host`. Do not change an array that was sent before the next `to_host` returns. The array
+    that `to_host` returns is valid until the next call of `to_host`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -223,14 +226,14 @@ class Transfers:
         self._kept: dict[str, Tensor] = {}
 
     def to_device(self, array: Array, name: str = "sent") -> Tensor:
-        """The array on the device; name: each array that one step sends has its own."""
+        """The array as a tensor on the device. name: identifies the array among those that one step sends."""
         source = torch.from_numpy(array)
         if not self.pins:
             return source.to(self._device)
         return self._pinned(name, source).copy_(source).to(self._device, non_blocking=True)
 
     def to_host(self, tensor: Tensor) -> Array:
-        """The tensor as an array; waits for the device."""
+        """The tensor as an array. Waits for the device."""
         if not self.pins:
             return tensor.cpu().numpy()
         received = self._pinned("received", tensor).copy_(tensor, non_blocking=True)
@@ -245,7 +248,7 @@ class Transfers:
 
 
 def pin(like: Tensor) -> Tensor:
-    """Page-locked memory on the host, of this shape and dtype."""
+    """Page-locked memory on the host with this shape and dtype."""
     return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
 

@@ -1,4 +1,4 @@
-"""Networks run by the compiled kernel on a CPU, if numba is installed: choosing actions, and evaluating rollouts.
+"""Networks in compiled code on a CPU, if numba is installed: choosing actions, and evaluating rollouts.
 
 T steps, N environments, D observation size, P parameters of the distribution, S state size.
 """
@@ -23,14 +23,15 @@ from ml_pipeline.models.rl.transitions import Sequences
 
 Array = np.ndarray
 
-_log = logging.getLogger(__name__)  # whose warnings go to stderr unless the program sets up logging
+_log = logging.getLogger(__name__)  # its warnings go to stderr unless the program configures logging
 _MOST_PARAMETERS = 1 << 18
-"""Above this many weights, torch is as fast: 400 x 400 hidden units."""
+"""With more weights than this, about 400 x 400 hidden units, torch is as fast."""
 _MOST_RECURRENT = 1 << 20
-"""With memory. A core's ms for 128 samples in 1 and in 8 sequences (Zen 4), compiled and in torch: LSTM 64, 1.2 and 0.8
-against 37 and 6; LSTM 256 (6e5 weights), 26 and 18 against 64 and 17; LSTM 512 (2e6), 116 and 81 against 129 and 50."""
+"""The limit with memory. For 128 samples, in 1 and in 8 sequences, one core (Zen 4) takes with an LSTM of 64 units 1.2
+and 0.8 ms compiled, 37 and 6 ms in torch; of 256 units (6e5 weights) 26 and 18 ms compiled, 64 and 17 ms in torch; of
+512 units (2e6 weights) 116 and 81 ms compiled, 129 and 50 ms in torch."""
 _failures: list[Exception] = []
-"""Failures of numba in this process; it is not tried again after the first."""
+"""Failures of numba in this process; after the first, it is not tried again."""
 
 
 def can_compile(network: ActorCritic | GeneralActorCritic) -> bool:
@@ -56,35 +57,36 @@ def has_numba() -> bool:
 
 
 def compile_if_possible(compile_it: Callable[[], None]) -> None:
-    """Call what compiles by numba; nothing happens where numba is not, and a failure is a warning."""
+    """Call `compile_it` if numba is installed; a failure is a warning."""
     if has_numba():
         try:
             compile_it()
-        except Exception as error:  # numba's, of any kind
+        except Exception as error:  # numba raises many kinds
             give_up_compiling(error)
 
 
 def tell_if_compiling(kernel: Any) -> None:
-    """Log that the kernel, a module, has no code on disk, and will be compiled."""
+    """Log a warning if the kernel, a module, has no code on disk and will therefore be compiled."""
     if not any(Path(kernel.evaluate.stats.cache_path or ".").glob("kernel.evaluate*")):
         _log.warning("Compiling the update for this machine; this takes ten to twenty seconds, once.")
 
 
 def give_up_compiling(error: Exception) -> None:
-    """Compile nothing more in this process; warns, with the reason."""
+    """Stop compiling in this process, and warn with the reason."""
     _failures.append(error)
     reason = next(iter(str(error).splitlines()), "")
     warnings.warn(
-        f"numba is installed but fails here ({type(error).__name__}: {reason}), so training goes on in torch, several "
-        "times slower; an update of numba may bring one that fits this Python and numpy.",
+        f"numba is installed but fails here ({type(error).__name__}: {reason}), so training continues in torch, "
+        "several times slower; update numba to a version for this Python and NumPy.",
         stacklevel=3,
     )
 
 
 class CompiledNetworks:
-    """Outputs and sampled actions, each in one call: 8 actions of a 64x64 network take 5 us, 15 in NumPy.
+    """Two perceptrons in compiled code: outputs and sampled actions, each in one call.
 
-    The constructor compiles, and raises what numba raises if it fails.
+    8 actions of a 64x64 network take 5 us, and 15 us in NumPy. The constructor compiles; it raises numba's exception if
+    that fails.
     """
 
     def __init__(self, network: ActorCritic) -> None:
@@ -107,7 +109,7 @@ class CompiledNetworks:
         self._parameters[self._layout.places] = np.concatenate(flat)
 
     def choose(self, observations: Array, noise: Array) -> Array:
-        """Float32 (N, D) and the distribution's noise to its actions."""
+        """Observations, float32 (N, D), and noise of the distribution to actions."""
         actions: Array = np.empty(noise.shape, np.int64 if noise.ndim == 1 else np.float32)
         self._kernel.choose(self._acting, observations, noise, actions)
         return actions
@@ -130,13 +132,13 @@ def _kernel_imports() -> bool:
     if not _failures:
         try:
             import_module("ml_pipeline.models.rl.compiled.kernel")
-        except Exception as error:  # of any kind: numba checks versions, and loads libraries
+        except Exception as error:  # of any kind, because numba checks versions and loads libraries
             give_up_compiling(error)
     return not _failures
 
 
 class CompiledRecurrent:
-    """A recurrent actor and critic. The constructor compiles, and raises what numba raises if it fails."""
+    """Recurrent actor and critic in compiled code. The constructor compiles; it raises numba's exception on failure."""
 
     def __init__(self, network: GeneralActorCritic) -> None:
         from ml_pipeline.models.rl.compiled.recurrent import kernel, layout
@@ -159,15 +161,15 @@ class CompiledRecurrent:
         self._parameters[self._layout.heads.places] = np.concatenate(flat)
 
     def step(self, observations: Array, state: Array) -> tuple[Array, Array]:
-        """Float32 (N, D) and (N, S) to the distribution's parameters, (N, P), and the states after the step, (N, S).
+        """One step: observations (N, D) and states (N, S) to parameters, (N, P), and the next states, (N, S).
 
-        The bits of a row do not depend on the others, nor on N.
+        All are float32. The bits of a row depend neither on the other rows nor on N.
         """
         sequences = self._arguments.SequenceArrays(1, observations, np.zeros(len(observations), bool), state)
         return self._evaluated(sequences, np.empty(0, np.float32))
 
     def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
-        """Float (T, N, D) to parameters (T * N, P), values (T * N,) and states (T, N, S), without gradients."""
+        """Observations (T, N, D) to parameters (T * N, P), values (T * N,) and states (T, N, S), without gradients."""
         starts, state = sequences
         rows = observations.flatten(0, 1).contiguous().numpy()
         values = np.empty(len(rows), np.float32)
@@ -195,7 +197,7 @@ class CompiledRecurrent:
 
 
 class CompiledMemory(ActingMemory):
-    """`ActingMemory` whose steps are compiled."""
+    """`ActingMemory` with compiled steps."""
 
     def __init__(self, compiled: CompiledRecurrent, network: GeneralActorCritic, num_envs: int) -> None:
         super().__init__(network, num_envs)

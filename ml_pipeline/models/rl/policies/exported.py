@@ -1,6 +1,6 @@
-"""A policy as one module of tensors: encode, normalize, choose the likeliest, fit it to the action space.
+"""A policy as one torch module: encode, normalize, choose the most likely action, fit it to the action space.
 
-It does what `Policy.act` does, with operations that torch can export. N observations, K columns.
+It computes what `Policy.act` computes, with operations that torch can export. N observations, K columns.
 """
 
 import copy
@@ -24,7 +24,7 @@ _DTYPES = {
 
 
 class Port(NamedTuple):
-    """An input or output: its name, and the space of each of its N rows."""
+    """An input or an output: its name, and the space of each of its N rows."""
 
     name: str
     space: spaces.Space
@@ -39,7 +39,7 @@ class Port(NamedTuple):
 
 
 def ports_of(space: spaces.Space, name: str) -> list[Port]:
-    """The parts of a (single) space, in the order in which they are encoded; those of a Dict are named name.key.
+    """The parts of a space of a single environment, in encoding order; a part of a Dict is called name.key.
 
     >>> [port.name for port in ports_of(spaces.Dict(b=spaces.Discrete(2), a=spaces.Discrete(3)), "action")]
     ['action.b', 'action.a']
@@ -54,14 +54,14 @@ def ports_of(space: spaces.Space, name: str) -> list[Port]:
 
 
 class PortablePolicy(nn.Module):
-    """Takes the parts of an observation; returns the parts of the likeliest action, then the distribution's parameters.
+    """Takes the parts of observations; returns the parts of the most likely actions, then the distribution parameters.
 
-    A recurrent policy also takes its state as the last input, float32 (N, state_size), 0 at the start of an episode,
-    and returns the next state as the last output.
+    A recurrent policy also takes its state as the last input, float32 (N, state_size), which is 0 at the start of an
+    episode, and returns the next state as the last output.
     """
 
     def __init__(self, policy: Policy) -> None:
-        """Copies the policy's weights and statistics. Raises UnsupportedSpace for dtypes that cannot be exported."""
+        """Copy the weights and statistics of the policy. Raises UnsupportedSpace for dtypes that cannot be exported."""
         super().__init__()
         self.observations = ports_of(policy.observation_space, "observation")
         self.actions = ports_of(policy.action_space, "action")
@@ -89,7 +89,7 @@ class PortablePolicy(nn.Module):
         return [*names, "next_state"] if self.state_size else names
 
     def example_inputs(self, n: int) -> tuple[Tensor, ...]:
-        """Sampled inputs of n rows."""
+        """Random inputs with n rows."""
         inputs = [
             torch.from_numpy(np.stack([np.asarray(port.space.sample(), port.dtype) for _ in range(n)]))
             for port in self.observations
@@ -118,7 +118,7 @@ class _Encoder:
 
     def __init__(self, space: spaces.Space) -> None:
         self._size = math.prod(space.shape or ())
-        self._choices: list[tuple[int, int]] | None = None  # how many, and the first
+        self._choices: list[tuple[int, int]] | None = None  # number of choices, and the first one
         if isinstance(space, spaces.Discrete):
             self._choices = [(int(space.n), int(space.start))]
         elif isinstance(space, spaces.MultiDiscrete):
@@ -134,7 +134,7 @@ class _Encoder:
 
 
 class _Normalizer(nn.Module):
-    """`ObservationNormalizer` over all columns; columns that are not normalized have shift 0 and scale 1."""
+    """`ObservationNormalizer` for all columns; columns without normalization have shift 0 and scale 1."""
 
     shift: Tensor
     scale: Tensor
@@ -153,7 +153,7 @@ class _Normalizer(nn.Module):
 
 
 class _Head(nn.Module):
-    """The likeliest value of one part of an action, of its shape, from its distribution's parameters, (N, P)."""
+    """From distribution parameters, (N, P), to the most likely value of one part of an action, in its shape."""
 
     first: Tensor
     low: Tensor
@@ -185,7 +185,7 @@ class _Head(nn.Module):
         if self._kind is spaces.MultiBinary:
             return (parameters > 0.0).reshape(-1, *self._shape).to(self._dtype)
         numbers = parameters.reshape(-1, *self._shape)
-        # As NumPy does, in float64 where the bounds are not float32.
+        # float64 if the bounds are not float32, as in NumPy.
         low, high = (bound if bound.dtype == torch.float32 else bound.double() for bound in (self.low, self.high))
         if self._squash:
             numbers = (low + high) / 2 + (high - low) / 2 * torch.tanh(numbers)
@@ -195,6 +195,6 @@ class _Head(nn.Module):
 def _check_dtype(port: Port) -> None:
     if port.dtype not in _DTYPES:
         raise UnsupportedSpace(
-            f"{port.name} is of {port.dtype}, which cannot be exported; wrap the environment so that it is one of "
-            f"{', '.join(map(str, _DTYPES))}."
+            f"{port.name} is of {port.dtype}, which cannot be exported; wrap the environment so that its dtype is one "
+            f"of {', '.join(map(str, _DTYPES))}."
         )

@@ -1,4 +1,4 @@
-"""A policy ready to act: it preprocesses observations, chooses, and fits the choice to the action space."""
+"""A policy that is ready to act: it preprocesses observations, chooses, and fits the choice to the action space."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -33,11 +33,11 @@ Perceptron = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Policy:
-    """How to act. N environments, D observation size.
+    """Maps observations to actions. N environments, D observation size.
 
     `act` acts in a single environment; `choose` acts in N, on preprocessed observations. Learning changes the weights
     of `network`, the statistics of `observations`, and `values`, the units in which the critic predicts. `recurrent`
-    runs a network with memory over rollouts, where `compile` could; else it is None.
+    runs a network with memory over rollouts in compiled code; it is None unless `compile` succeeded.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Policy:
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
-        """A new policy for the spaces of a single environment; config: None means PPOConfig().
+        """Make a new policy for the spaces of a single environment. config: None means PPOConfig().
 
         Raises UnsupportedSpace if no network fits the spaces.
         """
@@ -75,14 +75,14 @@ class Policy:
         self.act = Acting(self)
 
     def check_spaces(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
-        """Raise UserError if the policy was made for other spaces than these, of a single environment."""
+        """Raise UserError if the policy was made for other spaces. Both are those of a single environment."""
         check_space("observations", of_policy=self.observation_space, of_envs=observation_space)
         check_space("actions", of_policy=self.action_space, of_envs=action_space)
 
     def compile(self) -> None:
-        """Compile acting, evaluating and the statistics of observations, as far as that is possible.
+        """Compile acting, evaluating and the statistics of observations, as far as possible.
 
-        It pays from thousands of steps on.
+        This is worth its time for thousands of steps.
         """
         if can_compile(self.network):
             try:
@@ -90,13 +90,13 @@ class Policy:
                     self._compiled = CompiledNetworks(self.network)
                 else:
                     self.recurrent = CompiledRecurrent(self.network)
-            except Exception as error:  # numba's, of any kind
+            except Exception as error:  # numba raises many kinds
                 give_up_compiling(error)
         if self.observations.normalizer is not None:
             compile_if_possible(self.observations.normalizer.compile)
 
     def refresh(self) -> None:
-        """Act and evaluate with the weights as they are now; call it after they have changed or moved."""
+        """Read the weights again; call this after they have changed or moved."""
         self._actor.refresh()
         for compiled in (self._compiled, self.recurrent):
             if compiled is not None:
@@ -110,32 +110,33 @@ class Policy:
         return networks.actor, networks.critic
 
     def new_memory(self, num_envs: int) -> ActingMemory | None:
-        """The memory for acting in `num_envs` environments whose episodes begin; None for a policy without."""
+        """A memory for acting in `num_envs` environments whose episodes begin; None for a policy without memory."""
         if isinstance(self.network, GeneralActorCritic) and self.network.state_size:
             return ActingMemory(self.network, num_envs)
         return None
 
     def new_rollout_memory(self, num_envs: int) -> ActingMemory | None:
-        """The same for collecting, compiled if `compile` could; evaluations are those of a policy that is not."""
+        """`new_memory` for collecting rollouts; compiled if `compile` succeeded. Evaluations do not use it."""
         if isinstance(self.network, GeneralActorCritic) and self.recurrent is not None:
             return CompiledMemory(self.recurrent, self.network, num_envs)
         return self.new_memory(num_envs)
 
     def acting_threads(self) -> AbstractContextManager[None]:
-        """Within it, torch acts in one thread, so that actions have the same bits on machines with any number of cores.
+        """Within the block, torch acts in one thread, so that actions do not depend on the number of cores.
 
-        It has no effect if torch does not act, or not on a CPU. Whatever acts enters it by itself; an evaluation enters
-        it once, which saves 0.12 ms per step.
+        It has no effect unless torch acts on a CPU. All methods that act enter it themselves; entering it once for a
+        whole evaluation saves 0.12 ms per step.
         """
         return one_thread() if self._actor.uses_torch_threads else nullcontext()
 
     def choose(
         self, normalized: Array, noise: Array, memory: ActingMemory | None = None, at_hand: ActRows | None = None
     ) -> Array:
-        """Sampled actions (n, ...) of the distribution, for observations (n, D) and their noise; `memory` moves on.
+        """Sample actions (n, ...) for observations (n, D) and their noise; advances `memory`.
 
-        at_hand: which of all environments these are, where a process has only some of them; each then gets the action
-        that it gets among all. None means all. Raises UserError if a mask forbids every action.
+        at_hand: which of all environments these are, if this process has only some of them. Each environment then gets
+        the action that it would get together with all others. None means that these are all environments.
+        Raises UserError if a mask forbids every action.
         """
         if self._compiled is not None:
             return self._compiled.choose(normalized, noise)
@@ -144,8 +145,10 @@ class Policy:
     def choose_and_value(
         self, normalized: Array, noise: Array, memory: ActingMemory | None = None, at_hand: ActRows | None = None
     ) -> tuple[Array, Array | None]:
-        """What `choose` gives, and the parameters and the value, float32 (n, P + 1), of a policy that sees images and
-        has no memory: evaluating these again would cost as much as acting. None of others.
+        """The actions of `choose`, and for a policy with images and without memory also its outputs, else None.
+
+        The outputs are distribution parameters and values, float32 (n, P + 1). For images, computing them again would
+        cost as much as acting.
         """
         if memory is not None or not isinstance(self._actor, TorchActor) or not self._actor.sees_images:
             return self.choose(normalized, noise, memory, at_hand), None
@@ -155,13 +158,13 @@ class Policy:
         return self.distribution.sample(outputs[:, :-1], noise), outputs
 
     def choose_likeliest(self, normalized: Array, memory: ActingMemory | None = None) -> Array:
-        """The likeliest actions (N, ...) in place of sampled ones."""
+        """The most likely actions (N, ...), instead of sampled ones."""
         return self.distribution.mode(self.parameters(normalized, memory))
 
     def parameters(
         self, normalized: Array, memory: ActingMemory | None = None, at_hand: ActRows | None = None
     ) -> Array:
-        """The parameters of the distribution: logits or means, float32 (n, P); the arguments are those of `choose`."""
+        """The distribution parameters, logits or means, float32 (n, P); the arguments are those of `choose`."""
         self._check_masks(normalized)
         with self.acting_threads():
             return (self._actor if memory is None else memory)(normalized, at_hand)
@@ -172,9 +175,10 @@ class Policy:
             check_masks(normalized[:, mask], self.action_space)
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and statistics, with the traits that `load_state_dict` compares; copies, not views.
+        """Weights and statistics, and the traits that `load_state_dict` compares; copies, not views.
 
-        "spaces" are those of a single environment as plain data, to make the policy again without an environment.
+        "spaces" holds the spaces of a single environment as plain data, so that the policy can be rebuilt without an
+        environment.
         """
         normalizer = self.observations.normalizer
         return {
@@ -186,7 +190,7 @@ class Policy:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved policy. Raises UserError, and changes nothing, if it was made for something else."""
+        """Load a saved policy. Raises UserError, and changes nothing, if its traits differ from this policy's."""
         check_traits(state["fits"], self._traits)
         self.network.load_state_dict(state["network"])
         if self.observations.normalizer is not None:
@@ -198,7 +202,7 @@ class Policy:
         return f"{type(self).__name__}({', '.join(self._described())})"
 
     def _described(self) -> list[str]:
-        """What the policy is, for a reader: observations and actions, then the kind of network."""
+        """A description for readers: observations and actions, then the kind of network."""
         traits = self._traits
         kind = [
             f"hidden sizes {traits['hidden sizes']}",
@@ -211,9 +215,9 @@ class Policy:
 
 
 class Acting:
-    """Acts in a single environment, observation by observation: the likeliest action, or a sampled one.
+    """Acts in a single environment, with the most likely action or a sampled one.
 
-    A recurrent policy remembers from call to call, until `begin_episode`.
+    A recurrent policy keeps its memory from call to call, until `begin_episode`.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -221,11 +225,11 @@ class Acting:
         self.begin_episode()
 
     def begin_episode(self) -> None:
-        """Forget all observations so far."""
+        """Reset the memory; call this before each episode."""
         self._memory = self._policy.new_memory(1)
 
     def __call__(self, observation: Any, *, generator: np.random.Generator | None = None) -> Any:
-        """The action for one observation: the likeliest, or sampled if a generator is given."""
+        """The action for one observation: the most likely one, or a sampled one if a generator is given."""
         policy = self._policy
         normalized = policy.observations.process_one(observation)
         if generator is None:
@@ -236,26 +240,26 @@ class Acting:
 
 
 class ValueUnits:
-    """Converts between the two. Without a `normalizer` they are the same."""
+    """Converts values between the units of rewards and those of the critic, which differ only with a `normalizer`."""
 
     def __init__(self, network: ActorCritic | GeneralActorCritic, *, normalize: bool) -> None:
         self._network = network
         self.normalizer = ValueNormalizer() if normalize else None
 
     def to_rewards(self, predictions: Tensor) -> Tensor:
-        """The critic's predictions in the units of rewards; of any shape."""
+        """Predictions of the critic in units of rewards; any shape."""
         normalizer = self.normalizer
         return predictions if normalizer is None else predictions * normalizer.deviation + normalizer.mean
 
     def from_rewards(self, values: Tensor) -> Tensor:
-        """Values in the units of rewards as the critic predicts them; of any shape."""
+        """Values in units of rewards, converted to the units of the critic; any shape."""
         normalizer = self.normalizer
         return values if normalizer is None else (values - normalizer.mean) / normalizer.deviation
 
     def learn(self, returns: Array) -> None:
-        """Move the units with the mean and deviation of returns, float (B,), in the units of rewards.
+        """Update the units of the critic with the mean and deviation of returns, float (B,), in units of rewards.
 
-        The critic's last layer changes with them, so that its values in the units of rewards stay the same. Needs a
+        The last layer of the critic is rescaled, so that its values in units of rewards do not change. Needs a
         `normalizer`.
         """
         assert self.normalizer is not None
@@ -275,11 +279,11 @@ class ValueUnits:
 
 
 _ENCODERS = "encoders of images"
-"""A trait of policies that see images; those of versions before it read them in another order of points."""
+"""A trait of policies with images. Policies without it are of earlier versions, which read pixels in another order."""
 
 
 def traits_of(observation_space: spaces.Space, action_space: spaces.Space, config: PPOConfig) -> dict[str, str]:
-    """The traits of a policy by name; a checkpoint holds them, and a policy with others cannot load it."""
+    """The traits of a policy by name. A checkpoint holds them, and only a policy with equal traits can load it."""
     sizes = str(list(config.hidden_sizes))
     if config.value_hidden_sizes not in (None, config.hidden_sizes):
         sizes += f" and of the value network {list(config.value_hidden_sizes)}"
@@ -302,25 +306,29 @@ def traits_of(observation_space: spaces.Space, action_space: spaces.Space, confi
 
 
 def check_traits(saved: Mapping[str, str], here: Mapping[str, str]) -> None:
-    """Raise UserError at the first trait in which a saved policy differs from the one that loads it."""
-    for trait, ours in here.items():  # spaces come first: other ones are told before what follows from them
+    """Raise UserError about the first trait in which a saved policy differs from the one that loads it."""
+    for trait, ours in here.items():  # spaces come first, because other traits follow from them
         if trait == _ENCODERS and trait not in saved:
             raise UserError(
                 "The saved policy reads images by a network of an earlier version of this package, which this version "
-                "does not have; train it anew, or load it with that version."
+                "does not have; train the policy again, or load it with that version."
             )
         if saved[trait] != ours:
             raise UserError(
-                f"The saved policy has {trait} {saved[trait]}, but here it is {ours}; load it where that is the same."
+                f"The saved policy has {trait} {saved[trait]}, but here it is {ours}; load it with the same settings "
+                "and spaces."
             )
 
 
 def check_space(what: str, *, of_policy: spaces.Space, of_envs: spaces.Space) -> None:
-    """Raise UserError if a policy was made for another space than that of a single environment; what: its name."""
+    """Raise UserError if the space of the policy differs from that of a single environment.
+
+    what: "observations" or "actions", for the message.
+    """
     if _describe(of_envs) != _describe(of_policy):
         raise UserError(
-            f"The policy was made for {what} {of_policy}, but those of the environments are {of_envs}; make it anew "
-            "for their spaces."
+            f"The policy was made for {what} {of_policy}, but those of the environments are {of_envs}; make a new "
+            "policy for these spaces."
         )
 
 
@@ -333,7 +341,7 @@ def _on_or_off(value: bool) -> str:
 
 
 def _describe(space: spaces.Space) -> str:
-    """Kind and shape, without bounds: a Box whose bounds moved still fits."""
+    """Kind and shape of a space, without the bounds of a Box, which may change."""
     if isinstance(space, spaces.Box):
         return f"Box{space.shape}"
     return str(space)

@@ -1,11 +1,11 @@
-"""Where torch computes: which device a name means, and in how many threads, of torch's or of ours.
+"""Where torch computes: devices by name, and the number of threads, torch's or ours.
 
-The bits of torch's sums depend on how many threads share them: in 2.13 with 1, 2 and 4 threads those of orthogonal
-weights of 64x64, of products of 5, 6, 7, 9, 10 or 11 rows, and of nearly every gradient. A computation that must give
-the same bits on any machine therefore runs in one of torch's threads; where that is slow, it is made of parts, which
-`in_threads` computes side by side.
+The bits of sums in torch depend on the number of threads that share them. In torch 2.13, 1, 2 and 4 threads differ in
+orthogonal weights of 64x64, in products of 5, 6, 7, 9, 10 or 11 rows, and in nearly every gradient. A computation that
+must give the same bits on all machines therefore uses one thread of torch. If that is slow, it is divided into parts,
+which `in_threads` computes in parallel.
 
-torch has a count for each thread, and one that new threads begin with; set_num_threads() sets both.
+torch keeps one thread count per thread, and one for new threads; set_num_threads() sets both.
 """
 
 import itertools
@@ -24,11 +24,11 @@ from ml_pipeline.runtime.rank_variables import local_rank
 
 
 def choose_device(name: str) -> str:
-    """The device that a name means: "cpu", "cuda", "mps", or one of several, such as "cuda:1".
+    """The device with this name: "cpu", "cuda", "mps", or one of several, such as "cuda:1".
 
-    "auto" is the CPU, the fastest for perceptrons of usual sizes. Where torchrun, or whatever sets its LOCAL_RANK, has
-    started several ranks on a machine with several GPUs, "cuda" is the rank's own, in turn. Raises UserError if the
-    machine lacks the device, and if LOCAL_RANK, where it chooses, is no number.
+    "auto" is the CPU, which is the fastest for perceptrons of the usual sizes. If LOCAL_RANK is set, for example by
+    torchrun, and the machine has several GPUs, "cuda" assigns them to the ranks in turn. Raises UserError if the
+    machine lacks the device, or if LOCAL_RANK is needed and not a number.
     """
     if name == "auto":
         return "cpu"
@@ -38,12 +38,12 @@ def choose_device(name: str) -> str:
     kind, _, number = name.partition(":")
     if not (number or "0").isdecimal() or int(number or 0) >= counts.get(kind, 0):
         found = ", ".join(kind for kind, count in counts.items() if count)
-        raise UserError(f"The device {name} is not there; this machine has {found}. Pass one of them, or auto.")
+        raise UserError(f"This machine has no device {name}; it has {found}. Pass one of them, or auto.")
     return name
 
 
-# Below this many weights times samples per minibatch, a second thread gained at most a third; beside other busy
-# processes it cost a factor of 70, since OpenMP's threads wait for each other by spinning.
+# With fewer weights times samples per minibatch, a second thread gained at most a third. With other busy processes, it
+# was 70 times slower, because threads of OpenMP spin while they wait for each other.
 _WORTH_SHARING = 3e7
 
 
@@ -51,7 +51,7 @@ _WORTH_SHARING = 3e7
 def one_thread() -> Iterator[None]:
     """Within the block, torch uses one thread.
 
-    This holds for the calling thread alone: other threads keep their counts, and new ones begin with the usual count.
+    Only the calling thread is affected. Other threads keep their counts, and new ones start with the usual count.
     """
     before = torch.get_num_threads()
     if before == 1:
@@ -66,9 +66,9 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def learning_threads(n_weights: int, minibatch_size: int) -> Iterator[None]:
-    """Within the block, torch uses one thread if minibatches are too small to share, else as many as before.
+    """Within the block, torch uses one thread if minibatches are too small for several, else as many as before.
 
-    For updates of other libraries, whose bits may depend on the number of threads.
+    Meant for updates of other libraries, whose bits may depend on the number of threads.
     """
     if n_weights * minibatch_size >= _WORTH_SHARING:
         yield
@@ -78,17 +78,18 @@ def learning_threads(n_weights: int, minibatch_size: int) -> Iterator[None]:
 
 
 def begin_with_usual_threads() -> None:
-    """Called by a thread before it first uses torch: its count is then the usual one, whatever others do meanwhile."""
+    """Call this in a thread before its first use of torch; its count is then the usual one, whatever others do."""
     with _process.changing:
-        torch.get_num_threads()  # which sets it
+        torch.get_num_threads()  # sets the count
 
 
 def in_threads(work: Callable[[int], None], n_parts: int, *, n_threads: int | None = None) -> None:
-    """Call work(0) to work(n_parts - 1), each once, in this thread and in others that each have one thread of torch's.
+    """Call work(0) to work(n_parts - 1), each once, in this thread and in others with one thread of torch each.
 
-    Which thread takes which part is chance. If a call raises, no further ones begin, and the error is raised here.
+    Which thread takes which part is random. If a call raises, no further calls begin, and the error is raised here.
+    Call this within `one_thread`.
 
-    n_threads: with this one; None means one per core. It is called within `one_thread`.
+    n_threads: including the calling thread; None means one per core.
     """
     n_threads = min(n_parts, n_threads or _process.n_threads)
     parts = itertools.count()
@@ -104,7 +105,7 @@ def in_threads(work: Callable[[int], None], n_parts: int, *, n_threads: int | No
     others = [_process.pool().submit(take_parts) for _ in range(n_threads - 1)]
     take_parts()
     for other in others:
-        # One that did not begin is not needed: other trainings in this process keep the pool busy.
+        # A thread that has not begun is not needed; other trainings in this process may keep the pool busy.
         if not other.cancel():
             other.result()
     if errors:
@@ -112,13 +113,13 @@ def in_threads(work: Callable[[int], None], n_parts: int, *, n_threads: int | No
 
 
 class _OfProcess:
-    """What the threads of this process share: the lock of torch's count for new threads, and a pool of threads."""
+    """State shared by the threads of this process: a lock on torch's count for new threads, and a pool of threads."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """For a forked process, which has none of the threads, and perhaps a lock that one of them held."""
+        """Start over in a forked process, which has none of the threads, and may have a lock that one of them held."""
         self.changing = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 

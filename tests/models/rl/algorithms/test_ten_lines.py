@@ -171,7 +171,7 @@ def test_metrics_of_the_users_own_are_written_with_all_others():
         ("CartPole-v1", {}, "needs functions that make one environment each, such as .* but got 'CartPole-v1'"),
         (Constant, {}, "needs functions that make one environment each, such as .* but got <class"),
         *(
-            ([Constant] * 2, {"device": device}, f"The device {device} is not there; this machine has cpu")
+            ([Constant] * 2, {"device": device}, f"This machine has no device {device}; it has cpu")
             for device in ("gpu", "cuda:99", "cuda:one", "cpu:1")
         ),
         ([Constant] * 2, {"device": "cpu", "policy": policy_for()}, "pass either policy or device, not both"),

@@ -122,7 +122,7 @@ def test_where_numba_cannot_be_imported_training_goes_on_in_torch(tmp_path):
     assert found == "None torch"
     assert len(warned) == 1
     assert (
-        "fails here (ImportError: Numba needs NumPy 1.26 or less. Got NumPy 9.9.), so training goes on in torch"
+        "fails here (ImportError: Numba needs NumPy 1.26 or less. Got NumPy 9.9.), so training continues in torch"
         in (warned[0])
     )
 

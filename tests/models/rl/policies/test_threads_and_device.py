@@ -134,13 +134,13 @@ def test_one_of_two_gpus_is_named_by_its_number(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert (choose_device("cuda"), choose_device("cuda:1")) == ("cuda", "cuda:1")
-    with pytest.raises(UserError, match=r"The device cuda:2 is not there; this machine has cpu, cuda\."):
+    with pytest.raises(UserError, match=r"This machine has no device cuda:2; it has cpu, cuda\."):
         choose_device("cuda:2")
 
 
 @pytest.mark.parametrize("name", ["gpu", "cpu:1", "cpu:one", "cuda:-1", ""])
 def test_what_is_no_device_is_refused(name):
-    with pytest.raises(UserError, match=f"The device {name} is not there; this machine has cpu"):
+    with pytest.raises(UserError, match=f"This machine has no device {name}; it has cpu"):
         choose_device(name)
 
 
