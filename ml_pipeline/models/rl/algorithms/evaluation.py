@@ -20,7 +20,7 @@ _LONG_EPISODE = 10_000
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Returns and lengths of the episodes, in the order in which they were played."""
+    """Returns and lengths of the episodes, in playing order."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -31,7 +31,7 @@ class EvaluationResult:
 
     @property
     def std_return(self) -> float:
-        """Deviation over episodes, ddof 0."""
+        """Standard deviation over episodes, ddof 0."""
         return float(np.std(self.returns))
 
 
@@ -40,10 +40,10 @@ def evaluate(
 ) -> EvaluationResult:
     """Play `n_episodes` episodes; episode k is reset with seed + k.
 
-    `act` returns the action for an observation; its `begin_episode`, if it has one, is called before each episode.
-    most_steps: of all episodes together; one that has not ended by then is left out, and there are no more. Without
-    it, an episode of 10,000 steps that no TimeLimit ends is a warning.
-    Raises UserError if a step returns something unusable.
+    `act` returns the action for an observation. Its `begin_episode`, if it has one, is called before each episode.
+    most_steps: limit on the steps of all episodes together. The evaluation ends there, and an unfinished episode does
+    not count. Without this limit, an episode of 10,000 steps in an environment without a TimeLimit causes a warning.
+    Raises UserError if a step returns an invalid result.
     """
     may_be_endless = most_steps is None and getattr(getattr(env, "spec", None), "max_episode_steps", None) is None
     returns: list[float] = []
@@ -65,7 +65,7 @@ def evaluate(
             length += 1
             if length == _LONG_EPISODE and may_be_endless:
                 warnings.warn(
-                    f"episode {episode + 1} of the evaluation has taken {length:,} steps and goes on; if the "
+                    f"episode {episode + 1} of the evaluation has taken {length:,} steps and has not ended; if the "
                     "environment never ends an episode, limit it, as --env-kwargs '{\"max_episode_steps\": 1000}' does",
                     stacklevel=2,
                 )
@@ -76,7 +76,7 @@ def evaluate(
 
 
 def random_actions(space: spaces.Space, *, seed: int) -> Callable[[Any], Any]:
-    """A policy that draws every action from the space, of those that a mask in the observation allows."""
+    """A policy that samples every action from the space, among those that a mask in the observation allows."""
     space.seed(seed)
 
     def act(observation: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP as requests to stop: the first one asks, a second one ends the program at once."""
+"""Ctrl-C, SIGTERM and SIGHUP as requests to stop: the first signal stops training, a second ends the program."""
 
 import contextlib
 import signal
@@ -13,9 +13,9 @@ from ml_pipeline.runtime.interrupts import ending_signals, only_here
 def stop_on_signals(request_stop: Callable[[int], None], numbers: Sequence[int] | None = None) -> Iterator[list[int]]:
     """Within the block, the first of these signals calls `request_stop` with its number; yields the numbers received.
 
-    numbers: None means `ending_signals()`. After the first signal the earlier handlers are back, so that a second one
-    has its usual effect. SIGHUP alone never counts as the second one, nor does one after it: a closed terminal sends it
-    twice, and is often followed by SIGTERM.
+    numbers: None means `ending_signals()`. The first signal restores the earlier handlers, so that a second one has its
+    usual effect. SIGHUP is an exception: it keeps its handler, and restores none. A closed terminal sends SIGHUP twice,
+    often followed by SIGTERM.
     """
     received: list[int] = []
     usual = {number: signal.getsignal(number) for number in numbers or ending_signals()}
@@ -41,16 +41,16 @@ def stop_on_signals(request_stop: Callable[[int], None], numbers: Sequence[int] 
 
 
 class InterruptedBetweenSteps(KeyboardInterrupt):
-    """Ctrl-C that waited for the end of a step: what was interrupted is whole, and can be saved or continued."""
+    """Ctrl-C, raised after the end of a step, so that training can be saved or continued."""
 
 
 @contextlib.contextmanager
 def interrupted_between_steps(request_stop: Callable[[], None]) -> Iterator[None]:
     """Within the block, Ctrl-C or the stop button of a notebook calls `request_stop`.
 
-    InterruptedBetweenSteps is then raised at the end of the block; a second Ctrl-C raises KeyboardInterrupt at once.
+    InterruptedBetweenSteps is then raised at the end of the block. A second Ctrl-C raises KeyboardInterrupt at once.
 
-    Does nothing outside the main thread, or if Ctrl-C has another handler already.
+    Does nothing outside the main thread, or if Ctrl-C already has another handler.
     """
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -1,4 +1,4 @@
-"""The figures of one iteration of training: its episodes, its update, and where its time went."""
+"""Statistics of one iteration of training: its episodes, its update, and its time."""
 
 import time
 from collections.abc import Iterable
@@ -12,22 +12,25 @@ from ml_pipeline.models.rl.update.ppo_update import UpdateStatistics
 
 
 class TimeSpent(NamedTuple):
-    """Where the seconds of one iteration went; they add up to it."""
+    """The time of one iteration, in parts that add up to it."""
 
     acting_s: float
-    """Choosing actions, and processing and storing what the environments return."""
+    """Choosing actions, and processing and storing the results of the environments."""
     stepping_s: float
     """In the environments' step(), without waiting."""
     waiting_s: float
-    """For worker processes."""
+    """Waiting for worker processes."""
     learning_s: float
     exchanging_s: float = 0.0
-    """For other ranks, until every one has the rollout of all; 0 without ranks."""
+    """Exchanging rollouts with other ranks; 0 without ranks."""
 
 
 @dataclass(frozen=True)
 class IterationStatistics:
-    """One rollout and one update. Episode figures are means over the episodes that ended in it; NaN if none did."""
+    """Statistics of one rollout and one update.
+
+    Episode statistics are means over the episodes that ended in this rollout; NaN if none did.
+    """
 
     iteration: int
     global_step: int
@@ -41,10 +44,10 @@ class IterationStatistics:
     update: UpdateStatistics
     time_spent: TimeSpent
     n_worker_restarts: int
-    """Since the environments were made, not in this iteration alone."""
+    """Since the environments were made, not only in this iteration."""
 
     def metrics(self) -> dict[str, float]:
-        """All figures, under the names that a metrics file uses."""
+        """All statistics, under their names in metrics files."""
         return {
             "time/iteration": self.iteration,
             "time/global_step": self.global_step,
@@ -68,7 +71,10 @@ class IterationStatistics:
 
 
 class IterationClock:
-    """Begins with the rollout; `collected` is called once it is full, and `time_spent` after the update."""
+    """Measures an iteration from the start of its rollout.
+
+    Call `collected` when the rollout is full, and `time_spent` after the update.
+    """
 
     def __init__(self, collector: Collector, envs: Any) -> None:
         self._collector, self._envs = collector, envs
@@ -76,7 +82,7 @@ class IterationClock:
         self._before = self._in_total()
 
     def collected(self) -> None:
-        """The rollout is full."""
+        """Take the time at the end of the rollout."""
         self._collected = time.perf_counter()
         self._stepped_s, self._waited_s, self._exchanged_s = (
             now - before for now, before in zip(self._in_total(), self._before, strict=True)
@@ -96,11 +102,11 @@ class IterationClock:
 
 
 def mean_or_nan(values: Iterable[float]) -> float:
-    """The mean; NaN where there is nothing."""
+    """The mean; NaN if there are no values."""
     found = list(values)
     return float(np.mean(found)) if found else float("nan")
 
 
 def _waited_s(envs: Any) -> float:
-    """How long the trainer's process has waited for workers since it began."""
+    """The time that the trainer's process has waited for workers so far, in seconds."""
     return float(getattr(envs, "waited_s", 0.0))

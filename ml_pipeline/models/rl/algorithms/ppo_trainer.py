@@ -1,7 +1,7 @@
 """PPO: collect a rollout, estimate advantages, update the policy, report; repeat.
 
-Schedules follow the share of `total_timesteps` that was taken before the rollout: the first update has the learning
-rate and clip range of the configuration, and a linear schedule decays before the second.
+Schedules follow the share of `total_timesteps` before the rollout. The first update therefore has the full learning
+rate and clip range; a linear schedule decays from the second update on.
 """
 
 import time
@@ -39,10 +39,10 @@ from ml_pipeline.monitoring.sinks import MetricsSink, Sinks
 
 
 class PPOTrainer:
-    """Trains a policy by PPO (Schulman et al. 2017, arXiv:1707.06347); it is a `Trainer`.
+    """Trains a policy by PPO (Schulman et al. 2017, arXiv:1707.06347). Implements `Trainer`.
 
-    All randomness comes from `seed`: on one machine, the same seed and configuration give the same weights, bit for
-    bit, whatever the number of workers and wherever training was interrupted.
+    All randomness comes from `seed`. On one machine, the same seed and configuration give the same weights, bit for
+    bit, for any number of workers and any interruptions.
 
     >>> import gymnasium
     >>> from ml_pipeline.models.rl.algorithms.evaluation import evaluate
@@ -66,28 +66,28 @@ class PPOTrainer:
     ) -> None:
         """Set up training; nothing is stepped yet.
 
-        envs: functions that make one environment each; the trainer steps them side by side, with as many workers as
-        pay, and closes them in `close`. Or a vector environment with autoreset_mode SAME_STEP, or a single
-        environment; these stay open. If a vector environment has a `device`, it takes and gives tensors there, and the
-        policy acts and learns there too.
-        config: every hyperparameter; None means the defaults.
-        total_timesteps: transitions to train for, over all environments, rounded up to whole rollouts. `train` ends
-        there, and schedules end there.
+        envs: functions that make one environment each. The trainer steps them in parallel, with the number of workers
+        that is fastest, and closes them in `close`. Or a vector environment with autoreset_mode SAME_STEP, or a single
+        environment; the trainer does not close these. If a vector environment has a `device`, it takes and returns
+        tensors on that device, and the policy acts and learns there.
+        config: all hyperparameters; None means the defaults.
+        total_timesteps: transitions of all environments, rounded up to whole rollouts. `train` ends there, and so do
+        schedules.
         policy: the policy to train; None makes a new one from the configuration.
-        device: where the new policy lives; None is the device of the environments, or the CPU.
+        device: the device of the new policy; None means the device of the environments, or else the CPU.
         sink: receives the metrics of every iteration.
-        ranks: the group that trains this policy together; None: this process alone. Several ranks end with the weights
-        of one process that has `normalize_update` "rollout". Every rank makes a trainer with the same arguments:
-        functions are those of all environments, of which each rank makes and steps its own; a vector environment is
-        that of the rank's own rows (`rows_of`). All ranks call `train`, `state_dict`, `load_state_dict` and
-        `replace_envs` together.
+        ranks: the group of ranks that trains this policy; None means this process only. Several ranks end with the
+        weights of a single process with `normalize_update` "rollout". Every rank makes a trainer with the same
+        arguments. Functions are for all environments, and each rank calls only its own. A vector environment has only
+        the rows of its rank (`rows_of`). All ranks call `train`, `state_dict`, `load_state_dict` and `replace_envs`
+        together.
 
         Raises UserError if settings, spaces, device and environments do not fit together.
         """
         if total_timesteps < 1:
             raise UserError(f"total_timesteps must be at least 1, but got {total_timesteps}.")
         if policy is not None and device is not None:
-            raise UserError("A policy is on its device already; pass either policy or device, not both.")
+            raise UserError("A policy already has a device; pass either policy or device, not both.")
         self.config = config = config or PPOConfig()
         self.iteration = 0
         self._seed = seed
@@ -118,7 +118,7 @@ class PPOTrainer:
         self.close()
 
     def close(self) -> None:
-        """Close the environments that the trainer made; its policy can still act. May be called twice."""
+        """Close the environments that the trainer made. The policy can still act. May be called twice."""
         self._stop.close()
         self._close_own_envs()
 
@@ -129,27 +129,27 @@ class PPOTrainer:
 
     @property
     def total_timesteps(self) -> int:
-        """The `global_step` at which training is finished: that asked for, rounded up to whole rollouts."""
+        """The `global_step` at which training is finished: the requested number, rounded up to whole rollouts."""
         start = self._collector.rollout_start_step
         return start + self._rollouts_left() * self._rollout_size
 
     @property
     def total_iterations(self) -> int:
-        """The `iteration` at which training is finished, with as many environments as now; for display."""
+        """The `iteration` at which training is finished with the present number of environments; for display."""
         return self.iteration + self._rollouts_left()
 
     @property
     def finished(self) -> bool:
-        """Whether `total_timesteps` are done."""
+        """Whether `total_timesteps` have been reached."""
         return self.global_step >= self.total_timesteps
 
     @property
     def mid_rollout(self) -> bool:
-        """Whether training stopped in the middle of a rollout, which the next call continues."""
+        """Whether training stopped within a rollout, which the next call continues."""
         return not self._collector.buffer.full
 
     def train_episode(self) -> IterationStatistics:
-        """One rollout of n_steps in a single environment, then one update.
+        """Collect one rollout of n_steps in a single environment, then update.
 
         Raises UserError if there are several environments.
         """
@@ -161,7 +161,7 @@ class PPOTrainer:
         return self.train_episode_vectorized()
 
     def train_episode_vectorized(self) -> IterationStatistics:
-        """One rollout of n_steps in each environment, then one update of n_epochs over it."""
+        """Collect one rollout of n_steps in each environment, then update with n_epochs passes over it."""
         statistics = self._iterate(should_stop=lambda: False)
         assert statistics is not None
         self._report(statistics, {}, Sinks())
@@ -175,16 +175,16 @@ class PPOTrainer:
         after_iteration: Hook | None = None,
         progress: bool = True,
     ) -> Policy:
-        """Train until `total_timesteps` or until `request_stop` is called; return the policy, ready to act.
+        """Train until `total_timesteps`, or until `request_stop` is called; return the policy, ready to act.
 
-        after_iteration: called after each update. evaluate: called every so often; its duration is written as
-        "time/evaluating_s". What these two return is written to the sink with the metrics of the iteration. save:
-        called after they are written. Any of the three may call `request_stop`.
-        progress: show a bar on stderr, if that is a terminal or a notebook's.
+        after_iteration: called after each update. evaluate: called at its interval; its duration is written as
+        "time/evaluating_s". The results of both are written to the sink with the metrics of the iteration. save: called
+        at its interval, after that. All three may call `request_stop`.
+        progress: show a progress bar on stderr if that is a terminal or belongs to a notebook.
 
-        A stop takes effect before the next step of the environments. Call `train` again to continue, or save
-        `state_dict` and load it into another trainer: it continues in the middle of the rollout. Ctrl-C stops in the
-        same way, and `train` then raises KeyboardInterrupt.
+        A stop takes effect before the next step of the environments. To continue within the rollout, call `train`
+        again, or save `state_dict` and load it into another trainer. Ctrl-C stops in the same way, and `train` then
+        raises KeyboardInterrupt.
         """
         self._stop.begin()
         try:
@@ -203,18 +203,19 @@ class PPOTrainer:
         return self.policy
 
     def request_stop(self) -> None:
-        """Let `train` return before the next step; may be called from another thread or a signal handler.
+        """Make `train` return before the next step; may be called from another thread or a signal handler.
 
-        With ranks, on any one of them: `train` then returns on all before the same step.
+        With ranks, any rank may call this; `train` then returns on all ranks before the same step.
         """
         self._stop.request()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to resume, readable with torch's `weights_only` where environments are plain data.
+        """All that is needed to resume.
 
-        "environments" holds a state for each: plain data, or a `PickledState` where an environment can only be pickled,
-        which torch reads with `weights_only=False` alone, since a pickle runs code. It is None if they cannot be
-        pickled either; "environments_missing" then says why.
+        "environments" holds one state per environment: plain data, or a `PickledState` if an environment can only be
+        pickled. torch loads plain data with `weights_only=True`; a `PickledState` needs `weights_only=False`, because
+        unpickling runs code. The entry is None if the environments cannot be saved at all; "environments_missing" is
+        then the reason.
         """
         environments, missing = states_of_all(self._envs, self._ranks)
         return {
@@ -227,11 +228,11 @@ class PPOTrainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken: bit for bit if it holds the environments, else with new episodes.
+        """Continue from `state`: bit for bit if it holds the environments, else with new episodes.
 
-        A state of a finished run, loaded into a trainer with more `total_timesteps`, continues to the new end.
-        Raises UserError, and changes nothing, if the policy, the number of environments or n_steps differ, or if states
-        of environments are neither plain data nor a `PickledState`.
+        The state of a finished run continues to the new end if this trainer has more `total_timesteps`.
+        Raises UserError, and changes nothing, if the policy, the number of environments or n_steps differ, or if a
+        state of an environment is neither plain data nor a `PickledState`.
         """
         environments = state["environments"]
         self._collector.check_state_dict(state["collector"])
@@ -244,19 +245,22 @@ class PPOTrainer:
         self._collector.load_state_dict(state["collector"], environments_restored=environments is not None)
 
     def replace_envs(self, envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env) -> str:
-        """From the next rollout on, train in these environments, more or fewer of them; call it between two iterations.
+        """Train in these environments from the next rollout on. Call this between two iterations.
 
-        envs: as for the constructor; earlier ones that the trainer made are closed. Environment i continues the episode
-        of the i-th before; further ones are reset with seed + i. Those left out end as truncated: their last values
-        were bootstrapped, and their unfinished episodes are reported nowhere.
+        envs: as for the constructor; there may be more or fewer than before. Earlier environments that the trainer made
+        are closed. Environment i continues the episode of the earlier environment i; additional ones are reset with
+        seed + i. Environments that are left out count as truncated: their last values were bootstrapped, and their
+        unfinished episodes are not reported.
 
-        Returns "" or, if the states of the environments cannot be carried over and all begin new episodes, why. Raises
-        UserError, and keeps the earlier environments, in the middle of a rollout and if these do not fit; RescaleLater,
-        one of these, if a worker was just replaced: train one more iteration first. With ranks, all call it together,
-        and environments move to the ranks that own their indices then.
+        Returns "" or, if the states cannot be carried over and all environments begin new episodes, the reason. Raises
+        UserError and keeps the earlier environments within a rollout, or if the new ones do not fit. Raises
+        RescaleLater, a UserError, if a worker was just replaced; train one more iteration first. With ranks, all call
+        this together, and environments move to the ranks that then own their indices.
         """
         if self.mid_rollout:
-            raise UserError("Environments are replaced between two iterations, but a rollout is under way; train on.")
+            raise UserError(
+                "Environments are replaced between two iterations, but a rollout is under way; call train() first."
+            )
         later = vectorized(envs, self._ranks)
         try:
             collector = new_collector(later, self.policy, self.config, seed=self._seed, ranks=self._ranks)
@@ -285,7 +289,7 @@ class PPOTrainer:
         return self._collector.num_envs * self.config.n_steps
 
     def _rollouts_left(self) -> int:
-        """Rollouts until the end, with the one under way; negative if training went on past the end."""
+        """Rollouts until the end, including the current one; negative if training has passed the end."""
         return -(-(self._requested_timesteps - self._collector.rollout_start_step) // self._rollout_size)
 
     def _iterate(self, *, should_stop: Callable[[], bool]) -> IterationStatistics | None:
@@ -300,7 +304,7 @@ class PPOTrainer:
         except TrainingFailed as error:
             self.policy.load_state_dict(last_good["policy"])
             self._update.load_state_dict(last_good["update"])
-            raise TrainingFailed(f"{error} The policy is again as it was after iteration {self.iteration}.") from error
+            raise TrainingFailed(f"{error} The policy was reset to that of iteration {self.iteration}.") from error
         time_spent = clock.time_spent()
         self.iteration += 1
         episodes = self._collector.episodes.finished
@@ -320,20 +324,20 @@ class PPOTrainer:
         )
 
     def _timed(self, evaluate: Every[Mapping[str, float]]) -> dict[str, float]:
-        """The metrics of an evaluation, and its duration."""
+        """Run an evaluation; returns its metrics and its duration."""
         began = time.perf_counter()
         metrics = evaluate.action(self)
         return {**metrics, "time/evaluating_s": time.perf_counter() - began}
 
     def _learn(self, *, progress: float) -> tuple[Estimates, UpdateStatistics]:
-        with one_thread():  # large minibatches are learned from in chunks, by several threads
+        with one_thread():  # several threads share large minibatches in chunks, each with one thread of torch
             estimates = self._collector.estimates()
             check_policy(estimates.batch.inputs, self._collector.num_envs)
             batch = with_normalized_values(estimates.batch, self.policy)
             return estimates, self._update(batch, progress=progress)
 
     def _progress_sink(self, progress: bool) -> AbstractContextManager[MetricsSink]:
-        """A sink for a person who watches; one that does nothing where none is wanted."""
+        """A progress bar, or a no-op sink if `progress` is False."""
         if not progress:
             return closing(Sinks())
         return closing(ProgressBar(total_steps=self.total_timesteps, first_step=self.global_step))

@@ -1,4 +1,4 @@
-"""What a run needs of a trainer, whatever algorithm it is; hooks that are called between iterations, and early ends."""
+"""The interface of trainers of any algorithm, hooks that run between iterations, and early stopping."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,24 +9,24 @@ Result = TypeVar("Result")
 
 
 class TrainedPolicy(Protocol):
-    """What a trainer trains."""
+    """The interface of a policy in training."""
 
     @property
     def act(self) -> Callable[[Any], Any]:
-        """The action for one observation; its `begin_episode`, where it has one, is called before each episode."""
+        """The action for one observation. Its `begin_episode`, if it has one, is called before each episode."""
 
     def acting_threads(self) -> AbstractContextManager[None]:
-        """For an evaluation; within it, acting is no slower and has the same bits for any number of cores."""
+        """Within the block, actions have the same bits for any number of cores; evaluations enter it once."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that acting needs, for a checkpoint."""
+        """All that acting needs, for checkpoints."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a saved policy."""
+        """Load a saved policy."""
 
 
 class Statistics(Protocol):
-    """What a trainer reports of one iteration."""
+    """The statistics of one iteration that every trainer reports."""
 
     @property
     def iteration(self) -> int:
@@ -46,18 +46,18 @@ class Statistics(Protocol):
 
 @runtime_checkable
 class Trainer(Protocol):
-    """Trains a policy iteration by iteration, can be stopped, saved and resumed.
+    """Trains a policy iteration by iteration; can be stopped, saved and resumed.
 
-    `PPOTrainer` is one. Hooks, early stopping and runs use what stands here and nothing else of a trainer.
+    `PPOTrainer` implements it. Hooks, early stopping and runs use only these methods of a trainer.
     """
 
     @property
     def policy(self) -> TrainedPolicy:
-        """What is trained; it can act at any time."""
+        """The policy in training; it can act at any time."""
 
     @property
     def iteration(self) -> int:
-        """Iterations that are done."""
+        """The number of finished iterations."""
 
     @property
     def global_step(self) -> int:
@@ -69,11 +69,11 @@ class Trainer(Protocol):
 
     @property
     def total_iterations(self) -> int:
-        """The `iteration` at which training is finished, as far as is known by now; for display."""
+        """The `iteration` at which training is expected to finish; for display."""
 
     @property
     def finished(self) -> bool:
-        """Whether `total_timesteps` are done."""
+        """Whether `total_timesteps` have been reached."""
 
     def train(
         self,
@@ -83,40 +83,45 @@ class Trainer(Protocol):
         after_iteration: "Hook | None" = None,
         progress: bool = True,
     ) -> TrainedPolicy:
-        """Train until `finished` or `request_stop`. progress: show a bar on a terminal.
+        """Train until `finished` or `request_stop`. progress: show a progress bar on a terminal.
 
-        After each iteration come `after_iteration`, then `evaluate`, then the report to the sink, then `save`.
+        After each iteration, `after_iteration` is called, then `evaluate`, then the sink, then `save`.
         """
 
     def request_stop(self) -> None:
-        """Let `train` return soon; may be called from a hook, another thread or a signal handler."""
+        """Make `train` return soon; may be called from a hook, another thread or a signal handler."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to resume, readable with torch's `weights_only` but for states that are pickles: a list
-        "environments" may hold a `PickledState`, which a run keeps in a file of its own."""
+        """All that is needed to resume.
+
+        torch loads it with `weights_only`, except for a `PickledState` in the list "environments", which a run saves in
+        a separate file.
+        """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
+        """Continue from `state`."""
 
     def close(self) -> None:
-        """Release what the trainer made; may be called twice."""
+        """Release all resources of the trainer; may be called twice."""
 
 
 @runtime_checkable
 class ChangesEnvs(Protocol):
-    """A trainer that can go on in more or fewer environments."""
+    """A trainer that can continue with more or fewer environments."""
 
     @property
     def mid_rollout(self) -> bool:
-        """Whether it stands in the middle of a rollout, where environments cannot be replaced."""
+        """Whether training stopped within a rollout, where environments cannot be replaced."""
 
     def replace_envs(self, envs: Any) -> str:
-        """Train in these environments from the next rollout on, in the episodes that are under way; return why not in
-        these, or ""."""
+        """Train in these environments from the next rollout on, and continue the current episodes.
+
+        Returns "", or the reason why all environments begin new episodes.
+        """
 
 
 class Every(NamedTuple, Generic[Result]):
-    """Something that `train` does after every `interval` iterations, and after the last."""
+    """An action that `train` takes after every `interval` iterations, and after the last one."""
 
     interval: int
     action: Callable[[Trainer], Result]
@@ -126,16 +131,16 @@ class Every(NamedTuple, Generic[Result]):
 
 
 def is_due(trainer: Trainer, interval: int) -> bool:
-    """Whether something is due after this iteration that happens after every `interval` of them, and after the last."""
+    """Whether an action is due that is taken after every `interval` iterations, and after the last one."""
     return trainer.iteration % interval == 0 or trainer.finished
 
 
 Hook = Callable[[Trainer, Statistics], Mapping[str, float] | None]
-"""Called after each iteration; what it returns is written with the metrics of the iteration."""
+"""Called after each iteration; its result is written with the metrics of the iteration."""
 
 
 class StopAtReturn:
-    """Stops once the mean return of the last 100 training episodes reaches `target`."""
+    """Stops when the mean return of the last 100 training episodes reaches `target`."""
 
     def __init__(self, target: float) -> None:
         self._target = target
@@ -146,10 +151,10 @@ class StopAtReturn:
 
 
 class StopOnPlateau:
-    """Stops once the mean return of the last 100 training episodes has not risen for `patience` iterations.
+    """Stops when the mean return of the last 100 training episodes has not risen for `patience` iterations.
 
-    A rise exceeds the best so far by more than `min_rise`. Save `state_dict` with the trainer's: a resumed run then
-    stops in the same iteration as an uninterrupted one.
+    Only a return above the best so far plus `min_rise` counts as a rise. Save `state_dict` with that of the trainer, so
+    that a resumed run stops in the same iteration as an uninterrupted one.
     """
 
     def __init__(self, patience: int, *, min_rise: float = 0.0) -> None:
@@ -161,7 +166,7 @@ class StopOnPlateau:
     def __call__(self, trainer: Trainer, statistics: Statistics) -> None:
         if statistics.mean_return_100 > self._best + self._min_rise:
             self._best, self._since = statistics.mean_return_100, 0
-        elif not math.isnan(statistics.mean_return_100):  # which it is before the first episode has ended
+        elif not math.isnan(statistics.mean_return_100):  # NaN before the first episode has ended
             self._since += 1
         if self._since >= self._patience:
             trainer.request_stop()

@@ -1,4 +1,4 @@
-"""The environments of a trainer: one vector environment of them, the collector that steps it, and their states."""
+"""The environments of a trainer: making a vector environment and its collector, and saving and moving states."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,10 +25,10 @@ from ml_pipeline.runtime.seeding import random_generator
 
 
 def vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env, ranks: Ranks) -> VectorEnv:
-    """`ParallelEnv` over functions, `SerialEnv` over a single environment; a vector environment is returned as it is.
+    """`ParallelEnv` for functions, `SerialEnv` for a single environment; a vector environment is returned unchanged.
 
-    ranks: functions are those of all environments, of which this rank makes its own.
-    Raises UserError for anything else, and for another autoreset mode than SAME_STEP.
+    ranks: functions are for all environments; this rank makes only its own.
+    Raises UserError for other arguments, and for an autoreset mode other than SAME_STEP.
     """
     if isinstance(envs, Sequence) and not isinstance(envs, str):
         own = envs[rows_of(ranks.rank, ranks.size, len(envs))]
@@ -45,7 +45,7 @@ def vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env, ranks: Ra
 
 
 def require_same_step(envs: VectorEnv, trainer: str) -> None:
-    """Raise UserError, naming the trainer, where the environments have another autoreset mode."""
+    """Raise UserError if the environments have another autoreset mode; trainer: its name, for the message."""
     if envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
         raise UserError(
             f"{trainer} needs environments with autoreset_mode=AutoresetMode.SAME_STEP, but these have "
@@ -59,9 +59,10 @@ def device_of(envs: Any) -> str | None:
 
 
 def new_collector(envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, ranks: Ranks) -> Collector:
-    """A collector whose environments were not stepped yet; `envs` are this rank's own.
+    """A collector for the environments of this rank; nothing is stepped yet.
 
-    Raises UserError if the policy does not fit the environments, or they or the settings do not fit a group of ranks.
+    Raises UserError if the policy does not fit the environments, or if environments or settings do not fit a group of
+    ranks.
     """
     device, by_step = device_of(envs), config.normalize_update == "step"
     if device is not None and by_step and ranks.size == 1:
@@ -78,25 +79,25 @@ def new_collector(envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: i
 
 
 def minibatch_generator(envs: VectorEnv, policy: Policy, *, seed: int) -> Generator:
-    """The source of random minibatches: on the policy's device, if the environments' tensors stay there."""
+    """The generator for minibatches. It is on the device of the policy if the environments return tensors there."""
     if device_of(envs) is None:
         return random_generator(seed, "minibatches")
     return device_generator(seed, "minibatches", policy.device)
 
 
 def states_of(envs: VectorEnv) -> tuple[list[EnvState] | None, str]:
-    """The states of the environments, or None and the reason why there are none: they cannot be written, or the vector
-    environment does not know how."""
+    """The states of the environments and "", or None and the reason: they cannot be saved, or the vector environment
+    does not support it."""
     of_any: Any = envs
     try:
-        # Bytes of a vector environment of somebody else's are not known to be harmless.
+        # Bytes from another vector environment may be a pickle, which runs code when it is loaded.
         return [PickledState(state) if isinstance(state, bytes) else state for state in of_any.get_states()], ""
     except (AttributeError, StateNotAvailable) as error:
         return None, str(error)
 
 
 def states_of_all(envs: VectorEnv, ranks: Ranks) -> tuple[list[EnvState] | None, str]:
-    """The same for the environments of all ranks, on every rank; all call it together. None where one has none."""
+    """`states_of` for the environments of all ranks; all ranks call it together, and get None if one rank has None."""
     own = states_of(envs)
     if ranks.size > 1 and own[0] is not None and len(own[0]) != envs.num_envs:
         own = None, f"{type(envs).__name__} gives {len(own[0])} states for {envs.num_envs} environments"
@@ -106,9 +107,9 @@ def states_of_all(envs: VectorEnv, ranks: Ranks) -> tuple[list[EnvState] | None,
 
 
 def restore_states(envs: VectorEnv, states: list[EnvState], ranks: Ranks) -> None:
-    """Put this rank's environments into their part of the states of all.
+    """Put the environments of this rank into their states; states: those of all environments.
 
-    Raises StateNotAvailable, on all ranks, where an environment does not take its state.
+    Raises StateNotAvailable, on all ranks, if an environment cannot be put into its state.
     """
     of_any: Any = envs
     rows = rows_of(ranks.rank, ranks.size, len(states))
@@ -116,25 +117,25 @@ def restore_states(envs: VectorEnv, states: list[EnvState], ranks: Ranks) -> Non
 
 
 def check_states(states: list[EnvState] | None, num_envs: int, ranks: Ranks) -> None:
-    """Raise UserError about states of a checkpoint that are of another version; ranks need one for each environment."""
+    """Raise UserError if the states in a checkpoint are of another version. Ranks need one state per environment."""
     if states is None:
         return
     divides = ranks.size == 1 or len(states) == num_envs
     if not divides or not all(isinstance(each, dict | PickledState) for each in states):
         raise UserError(
-            "The states of the environments are of another version; continue with the version that wrote them, train "
-            'anew, or begin new episodes by setting "environments" of the trainer\'s state to None.'
+            "The states of the environments are of another version; continue with the version that wrote them, start "
+            'again, or begin new episodes by setting "environments" of the trainer\'s state to None.'
         )
 
 
 def carry_over(
     earlier: VectorEnv, collector: Collector, later: VectorEnv, later_collector: Collector, *, ranks: Ranks
 ) -> str:
-    """Let a collector of other environments continue where one of earlier environments stands, between two rollouts.
+    """Between two rollouts, continue from the collector of earlier environments with that of later ones.
 
-    All ranks call it together, with what is theirs.
-    Returns why all environments begin new episodes; "" where those that were there before go on. Raises RescaleLater
-    where a step has to report lost episodes first.
+    All ranks call this together, each with its own environments.
+    Returns the reason if all environments begin new episodes, and "" if the earlier ones continue. Raises RescaleLater
+    if a step must first report lost episodes.
     """
     states, missing = states_of_all(earlier, ranks)
     _check_reported(earlier, ranks)  # a worker may have died while it wrote them
@@ -149,17 +150,17 @@ def carry_over(
 
 
 def _check_divided(envs: VectorEnv, ranks: Ranks) -> None:
-    """Raise UserError where several ranks have environments of tensors whose rows have no states of their own."""
+    """Raise UserError if there are several ranks, and the environments of tensors have no state per row."""
     if ranks.size > 1 and not hasattr(envs, "get_states"):
         raise UserError(
             f"{type(envs).__name__} cannot be divided among {ranks.size} ranks: it has no get_states(), which gives a "
-            "state for each of its environments; write it, with each row drawing its episodes by its own seed, "
-            "or train in one process."
+            "state for each of its environments; write this method, and let each row draw its episodes by its own "
+            "seed, or train in one process."
         )
 
 
 def _check_reported(envs: VectorEnv, ranks: Ranks) -> None:
-    """Raise RescaleLater, on all ranks, where a step has to report lost episodes first."""
+    """Raise RescaleLater, on all ranks, if a step must first report lost episodes."""
     later = ""
     try:
         if isinstance(envs, ParallelEnv):
@@ -174,11 +175,11 @@ Array = np.ndarray
 
 
 class EnvsOfTensors(VectorWrapper):
-    """The same environments with arrays. A step waits for the device, and copies n observations from it.
+    """Environments of tensors, with arrays instead. A step waits for the device, and copies n observations from it.
 
-    A rank sends arrays to the others at the end of a rollout. The policy may be on the device, and learn there. Ranks
-    learn the bits of one process if each row draws its episodes by itself: row i after `reset(seed=s)` as row 0 after
-    `reset(seed=s + i)`, as those of `BatchedTradingEnv` do.
+    Ranks use it because they send arrays to each other at the end of a rollout. The policy may still be on the device,
+    and learn there. Ranks learn the bits of one process if each row draws its own episodes, as in `BatchedTradingEnv`:
+    row i after `reset(seed=s)` must draw the episodes of row 0 after `reset(seed=s + i)`.
     """
 
     def __init__(self, envs: VectorEnv) -> None:
@@ -198,14 +199,14 @@ class EnvsOfTensors(VectorWrapper):
         return _arrays(self.env.continue_from(states, seed=seed))  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
-        """What only some environments have, such as `get_states`."""
+        """Methods that only some environments have, such as `get_states`."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self.env, name)
 
 
 def _arrays(value: Any) -> Any:
-    """Tensors as arrays; in a dictionary as well."""
+    """The value with tensors converted to arrays, also in dictionaries."""
     if isinstance(value, Tensor):
         return value.cpu().numpy()
     return {key: _arrays(each) for key, each in value.items()} if isinstance(value, dict) else value

@@ -59,7 +59,7 @@ def test_a_reward_of_several_parts_is_one_sentence_with_a_wrapper():
 
 
 def test_an_episode_that_may_never_end_is_a_warning():
-    with pytest.warns(UserWarning, match="has taken 10,000 steps and goes on; .*max_episode_steps"):
+    with pytest.warns(UserWarning, match="has taken 10,000 steps and has not ended; .*max_episode_steps"):
         evaluate(Endless(), lambda obs: 0, n_episodes=1, seed=0)
     evaluate(Endless(length=9_999), lambda obs: 0, n_episodes=1, seed=0)  # warnings are errors in these tests
 
