@@ -1,4 +1,4 @@
-"""From images to features: the convolutions of NatureCNN, with gradients of their own.
+"""From images to features: the convolutions of NatureCNN, whose gradients are computed here.
 
 The gradient of the convolutions is computed in closed form, in memory that is reused. autograd would allocate memory
 for each minibatch of frames and return it to the system, which takes an eighth of a step.
