@@ -2,15 +2,15 @@
 
 python examples/ppo_in_one_file.py
 
-Read it from top to bottom: each section is one idea, and uses only what stands above it. With the same settings and
-seed, the weights equal those of `PPOTrainer` up to rounding. `docs/ppo-in-detail.md` explains each choice.
-Observations are a flat Box of float32, actions Discrete or a Box.
+Read it from top to bottom: each section uses only the ones above it. With the same settings and seed, the weights equal
+those of `PPOTrainer` up to rounding. `docs/ppo-in-detail.md` explains each choice.
 
-Shapes: T steps in N environments make B = T * N transitions. D is the size of an observation, A the size of an action:
-the number of choices of a Discrete space, or of components of a Box.
+Shapes: T steps in N environments make B = T * N transitions. D is the size of an observation, which is a flat Box of
+float32. A is the size of an action: the number of choices of a Discrete space, or of components of a Box.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from zlib import crc32
 
 import gymnasium
@@ -77,11 +77,11 @@ class RewardScaler:
         self.returns, self.gamma, self.moments = np.zeros(num_envs), gamma, RunningMoments(1)
 
     def __call__(self, rewards, done):
-        """Scale the rewards of one step, (N,); done: the episodes that ended in it, bool (N,)."""
+        """Scale the rewards of one step, (N,), to float32 (N,); done: the episodes that ended in it, bool (N,)."""
         self.returns = self.returns * self.gamma + rewards  # (N,)
         self.moments.update(self.returns[:, None])
         self.returns[done] = 0.0
-        return (rewards / np.sqrt(self.moments.variance + 1e-8)).clip(-10.0, 10.0)
+        return (rewards / np.sqrt(self.moments.variance + 1e-8)).clip(-10.0, 10.0).astype(np.float32)
 
 
 class Categorical:
@@ -134,8 +134,19 @@ class DiagonalGaussian:
         return normal.log_prob(actions).sum(dim=1), normal.entropy().sum(dim=1)
 
 
+def perceptron(sizes, *, output_gain, generator):
+    """6. Networks: linear layers sizes[0] -> ... -> sizes[-1], with tanh between them."""
+    layers = []
+    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
+        layers += [nn.Linear(inputs, outputs), nn.Tanh()]
+        gain = output_gain if i == len(sizes) - 2 else 2**0.5
+        nn.init.orthogonal_(layers[-2].weight, gain, generator=generator)
+        nn.init.zeros_(layers[-2].bias)
+    return nn.Sequential(*layers[:-1])  # no tanh after the last layer
+
+
 class ActorCritic(nn.Module):
-    """6. Networks: one perceptron for actions (the actor), and one for values (the critic)."""
+    """One perceptron for actions (the actor), and one for values (the critic)."""
 
     def __init__(self, envs, hidden_sizes, seed):
         super().__init__()
@@ -147,17 +158,6 @@ class ActorCritic(nn.Module):
         # With a small gain in the actor's last layer, actions hardly depend on observations at first.
         self.actor = perceptron((*sizes, self.distribution.size), output_gain=0.01, generator=generator)
         self.critic = perceptron((*sizes, 1), output_gain=1.0, generator=generator)
-
-
-def perceptron(sizes, *, output_gain, generator):
-    """Linear layers sizes[0] -> ... -> sizes[-1] with tanh between them, orthogonal weights and biases of 0."""
-    layers = []
-    for i, (inputs, outputs) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
-        layers += [nn.Linear(inputs, outputs), nn.Tanh()]
-        gain = output_gain if i == len(sizes) - 2 else 2**0.5
-        nn.init.orthogonal_(layers[-2].weight, gain, generator=generator)
-        nn.init.zeros_(layers[-2].bias)
-    return nn.Sequential(*layers[:-1])  # no tanh after the last layer
 
 
 @torch.no_grad()
@@ -205,13 +205,12 @@ class Collector:
             self.returns += rewards
             self.finished_returns += self.returns[done].tolist()
             self.returns[done] = 0.0
-            scaled = self.scale_rewards(rewards, done).astype(np.float32)
-            steps.append((seen, actions, scaled, terminated, truncated))
+            steps.append((seen, actions, self.scale_rewards(rewards, done), terminated, truncated))
         observations, *others = map(np.stack, zip(*steps, strict=True))
         return np.concatenate([observations, self.observations[None]]), *others, last_values
 
 
-def compute_gae(rewards, values, next_values, terminated, truncated, settings):
+def compute_gae(rewards, values, next_values, terminated, truncated, *, settings):
     """8. Advantages and returns by generalized advantage estimation (Schulman et al. 2016); all arrays are (T, N).
 
     A terminated episode is worth nothing afterwards. A truncated one would have continued, so the value of its last
@@ -231,7 +230,7 @@ def make_batch(rollout, network, settings):
     next_values = values[1:].copy()  # where an episode ended, this is the value of the next one's first observation
     for place, value in last_values.items():
         next_values[place] = value
-    advantages, returns = compute_gae(rewards, values[:-1], next_values, terminated, truncated, settings)
+    advantages, returns = compute_gae(rewards, values[:-1], next_values, terminated, truncated, settings=settings)
     columns = (observations[:-1], actions, advantages, returns, values[:-1])
     rows = [torch.from_numpy(column).flatten(0, 1) for column in columns]  # (B, D), (B,) or (B, A), three of (B,)
     with torch.no_grad():
@@ -278,8 +277,8 @@ def train(make_env, settings, *, num_envs, total_timesteps, seed, report=lambda 
     for iteration in range(n_iterations):
         left = 1.0 - iteration / n_iterations if settings.learning_rate_schedule == "linear" else 1.0
         optimizer.param_groups[0]["lr"] = settings.learning_rate * left
-        rollout = collector.collect(network)
-        update(network, optimizer, make_batch(rollout, network, settings), settings, generator)
+        batch = make_batch(collector.collect(network), network, settings)
+        update(network, optimizer, batch, settings, generator)
         report((iteration + 1) * rollout_size, collector.finished_returns)
     collector.envs.close()
     return network, collector.moments

@@ -262,7 +262,7 @@ def test_environments_are_not_replaced_in_the_middle_of_a_rollout():
     trainer._envs.step = lambda actions: (trainer.request_stop(), step(actions))[1]
     trainer.train(progress=False)
     assert trainer.mid_rollout
-    with pytest.raises(UserError, match="between two iterations, but a rollout is under way; call train\(\) first"):
+    with pytest.raises(UserError, match=r"between two iterations, but a rollout is under way; call train\(\) first"):
         trainer.replace_envs(SerialEnv([Walk] * 3))
 
 
