@@ -304,7 +304,7 @@ class PPOTrainer:
         except TrainingFailed as error:
             self.policy.load_state_dict(last_good["policy"])
             self._update.load_state_dict(last_good["update"])
-            raise TrainingFailed(f"{error} The policy was reset to that of iteration {self.iteration}.") from error
+            raise TrainingFailed(f"{error} The policy was reset to iteration {self.iteration}.") from error
         time_spent = clock.time_spent()
         self.iteration += 1
         episodes = self._collector.episodes.finished

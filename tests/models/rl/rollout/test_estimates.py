@@ -274,7 +274,7 @@ def state_of(trainer):
             True,
             lambda: Breaking(after=8 + 3),
             r"The observation of environment 1 after step 3 of the rollout, its number 1, is nan; .*"
-            r"as it was after iteration 1\.",
+            r"The policy was reset to iteration 1\.",
         ),
         (
             True,
