@@ -1,6 +1,6 @@
 """Which pruner wastes fewest steps: the share of a study's steps that each uses, and the best value that it finds.
 
-    python benchmarks/pruners.py              # the table of docs/tuning.md; ten minutes on two cores
+    python benchmarks/pruners.py              # the table of docs/guides/tune-settings.md; ten minutes on two cores
     python benchmarks/pruners.py --seeds 1 --n-trials 10
 
 The same space (PPO's), sampler (TPE), seeds and length of trials on CartPole. The figures depend on no clock, so that

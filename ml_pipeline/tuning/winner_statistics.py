@@ -168,11 +168,11 @@ class Judgement:
         )
 
     def _about_correlation(self) -> tuple[str, ...]:
-        if math.isnan(self.n_effective):
+        if math.isnan(self.n_effective) or round(self.n_effective) >= self.n_trials:
             return ()
         return (
-            f"The trials' returns are correlated: they count as about {self.n_effective:,.0f} independent trials. The "
-            f"figures above take all as independent, which is the stricter reading.",
+            f"The trials' returns are correlated: they are worth about {self.n_effective:,.0f} independent trials. The "
+            f"figures above count all {self.n_trials:,}, which is stricter.",
         )
 
 

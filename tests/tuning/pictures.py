@@ -1,4 +1,4 @@
-"""Draw the picture of docs/tuning.md: the report of a study of 120 trials on noise.
+"""Draw the picture of docs/guides/judge-a-winner.md: the report of a study of 120 trials on noise.
 
 python -m tests.tuning.pictures
 """

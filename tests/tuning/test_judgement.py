@@ -150,6 +150,15 @@ def test_trials_without_any_spread_are_judged():
     assert judged.dsr == judged.dsr_of_checkpoints < judged.dsr_of_trials
 
 
+def test_only_correlated_trials_are_said_to_be_worth_fewer_independent_ones():
+    common = 0.02 * np.random.default_rng(1).standard_normal((500, 1))  # correlation 0.8: 0.8 + 0.2 * 50 = 10.8
+    correlated, independent = judge(trials_of(noise(0, 50) + common)), judge(trials_of(noise(0, 50)))
+    assert correlated.n_effective == pytest.approx(10.8, abs=1.5)
+    assert f"they are worth about {correlated.n_effective:.0f} independent trials" in correlated.sentences()[-1]
+    assert round(independent.n_effective) == 50
+    assert not any("correlated" in each for each in independent.sentences())
+
+
 def test_the_sentences_say_the_verdict_first_and_every_figure():
     for seed, mean, verdict in ((0, 0.003, "Evidence"), (0, -0.002, "No evidence: the winner did no better")):
         judged = judge(trials_of(noise(seed, 50, mean=mean), n_checkpoints=7))

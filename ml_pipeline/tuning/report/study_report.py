@@ -182,7 +182,7 @@ def statistics_rows(judgement: Judgement) -> list[tuple[str, str, str]]:
         (
             "independent trials",
             _number(judgement.n_effective, ".0f"),
-            "about as many as their correlated returns are worth",
+            "what the N trials are worth, given the correlation of their returns",
         ),
         ("bars of validation data", f"{judgement.n_bars:,}", "of the winner's record"),
         ("Sharpe ratio of the winner", _number(judgement.sharpe), "annualized, on validation data, after costs"),

@@ -252,7 +252,7 @@ def test_a_grid_of_a_continuous_range_of_a_function_or_of_too_many_points_is_ref
 
 
 def test_the_examples_of_the_docs_are_spaces(tmp_path):
-    page = (Path(__file__).resolve().parents[3] / "docs" / "tuning.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "guides" / "tune-settings.md").read_text()
     blocks = re.findall(r"```(?:yaml|python)\n(.*?)```", page, re.DOTALL)
     of_yaml, of_python = (next(block for block in blocks if text in block) for text in ("# space.yaml", "def suggest"))
     declared = read_space(space_file(tmp_path, of_yaml))
