@@ -331,7 +331,8 @@ def test_pages_build_without_a_warning_and_load_nothing_from_elsewhere(tmp_path,
     subprocess.run(
         ["make", "docs", f"PYTHON={sys.executable}", f"DOCS_VENV={venv}", f"SITE={site}"], cwd=ROOT, check=True
     )
-    subprocess.run([venv / "bin/python", "-m", "doctest", DOCS / "hooks" / "docstrings.py"], cwd=ROOT, check=True)
+    hooks = [DOCS / "hooks" / name for name in ("docstrings.py", "source_links.py")]
+    subprocess.run([venv / "bin/python", "-m", "doctest", *hooks], cwd=ROOT, check=True)
     for page in site.rglob("*.html"):
         assert not re.search(r'<(?:script|link|img)[^>]+(?:src|href)="(?:https?:)?//', page.read_text()), page
     for style in site.rglob("*.css"):
