@@ -1,4 +1,4 @@
-"""The jobs of `ppo_throughput.py`, with the settings of all contestants."""
+"""What `ppo_throughput.py` measures: its jobs, each with settings that every contestant trains with."""
 
 from dataclasses import dataclass
 

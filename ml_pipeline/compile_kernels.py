@@ -36,10 +36,10 @@ assert get_args(Kind) == tuple(KINDS)
 
 @dataclass(frozen=True)
 class CompileConfig:
-    """What is compiled."""
+    """The kernels to compile."""
 
     kinds: Annotated[tyro.conf.Positional[tuple[Kind, ...]], tyro.conf.arg(metavar="[KIND ...]")] = ()
-    """Kinds of trainings; none: all. In -box actions are continuous, in -stops positions are closed within bars."""
+    """Kinds of trainings; none: all. -box: continuous actions; -stops: stop loss and take profit within bars."""
 
 
 @dataclass(frozen=True, kw_only=True)

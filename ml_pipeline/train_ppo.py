@@ -1,7 +1,7 @@
 """Entry: train a PPO agent over parallel environments, evaluate it on data it has never seen, and save it.
 
 python -m ml_pipeline.train_ppo --n-envs 8
-python -m ml_pipeline.train_ppo --data prices.csv --n-envs 4 --num-episodes 200
+python -m ml_pipeline.train_ppo --data prices.csv --n-envs 4 --iterations 200
 python -m ml_pipeline.train_ppo --env-id CartPole-v1 --n-envs 8 --total-timesteps 100000
 python -m ml_pipeline.train_ppo --env-id CartPole-v1 --n-envs 8 --seeds 1 2 3
 python -m ml_pipeline.train_ppo --env-id mine:MyEnv-v0 --check-env

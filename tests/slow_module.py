@@ -21,7 +21,7 @@ gymnasium.register("SlowEnv-v0", SlowEnv, max_episode_steps=200)
 N_ITERATIONS = 16
 SETTINGS = [
     *("--eval-episodes", "1", "--n-workers", "0", "--n-steps", "32", "--minibatch-size", "64", "--n-epochs", "2"),
-    *("--hidden-sizes", "8", "--checkpoint-interval", "1", "--num-episodes", str(N_ITERATIONS)),
+    *("--hidden-sizes", "8", "--checkpoint-interval", "1", "--iterations", str(N_ITERATIONS)),
 ]
 
 

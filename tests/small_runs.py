@@ -15,7 +15,7 @@ PPO = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=2, hidden_sizes=(8,))
 
 
 def config_of(folder, *, ppo=PPO, **run):
-    usual = {"env_id": "CartPole-v1", "n_envs": 2, "vec_env": "serial", "num_episodes": 4, "eval_episodes": 1}
+    usual = {"env_id": "CartPole-v1", "n_envs": 2, "vec_env": "serial", "iterations": 4, "eval_episodes": 1}
     return TrainConfig(run=RunConfig(**{**usual, **run}, checkpoint_dir=folder), ppo=ppo)
 
 

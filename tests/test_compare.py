@@ -5,7 +5,7 @@ import pytest
 from ml_pipeline import compare, train_ppo
 
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden-sizes", "8", "--n-epochs", "1"]
-SMALL += ["--env-id", "CartPole-v1", "--num-episodes", "3", "--vec-env", "serial", "--eval-episodes", "1"]
+SMALL += ["--env-id", "CartPole-v1", "--iterations", "3", "--vec-env", "serial", "--eval-episodes", "1"]
 
 
 def test_two_seeds_are_a_table_and_a_picture(tmp_path, capsys):

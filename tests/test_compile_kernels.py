@@ -52,7 +52,7 @@ def test_after_it_no_kind_of_training_compiles(tmp_path):
     kept = codes(tmp_path)
     for kind, flags in TRAININGS.items():
         folder = tmp_path / "runs" / kind
-        arguments = ("--n-envs", "2", "--num-episodes", "2", "--checkpoint-dir", str(folder), *flags)
+        arguments = ("--n-envs", "2", "--iterations", "2", "--checkpoint-dir", str(folder), *flags)
         in_folder(tmp_path, "train", *arguments)
         assert codes(tmp_path) == kept, kind
 

@@ -16,7 +16,7 @@ SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("enjoy") / "run"
-    train = ["--env-id", "CartPole-v1", "--num-episodes", "2", "--vec-env", "serial", "--checkpoint-dir", str(folder)]
+    train = ["--env-id", "CartPole-v1", "--iterations", "2", "--vec-env", "serial", "--checkpoint-dir", str(folder)]
     assert train_ppo.main([*SMALL, *train]) == 0
     return folder
 

@@ -38,7 +38,7 @@ SEEDS = ["--seeds", "7", "4", "--checkpoint-dir"]
 def trained(tmp_path_factory):
     """A small finished run on the built-in market: its folder, and what it printed."""
     folder = tmp_path_factory.mktemp("runs") / "small"
-    done = train(*SMALL, "--num-episodes", "10", "--eval-interval", "5", "--checkpoint-dir", folder)
+    done = train(*SMALL, "--iterations", "10", "--eval-interval", "5", "--checkpoint-dir", folder)
     return folder, done.stdout
 
 
@@ -105,7 +105,7 @@ def test_a_report_that_cannot_be_written_and_a_file_that_is_no_checkpoint_are_to
 
 
 def test_a_gymnasium_environment_trains_and_is_evaluated(tmp_path):
-    done = train("--env-id", "CartPole-v1", *SMALL, "--num-episodes", "2", "--checkpoint-dir", tmp_path)
+    done = train("--env-id", "CartPole-v1", *SMALL, "--iterations", "2", "--checkpoint-dir", tmp_path)
     *_, verdict, _, written = done.stdout.splitlines()
     assert verdict.startswith("Evaluation on a single CartPole-v1: return ")
     assert written == f"Written to {tmp_path}"
@@ -116,7 +116,7 @@ def test_a_gymnasium_environment_trains_and_is_evaluated(tmp_path):
 def test_the_same_weights_from_one_spawned_worker_and_from_two_forked(tmp_path):
     for workers, method in (("1", "spawn"), ("2", "fork")):
         options = ["--n-envs", "8", "--n-workers", workers, "--parallel-start-method", method]
-        options += [*EPISODES, "--n-steps", "16", "--minibatch-size", "64", "--num-episodes", "3"]
+        options += [*EPISODES, "--n-steps", "16", "--minibatch-size", "64", "--iterations", "3"]
         run([*TRAIN, *options, "--checkpoint-dir", tmp_path / method])
     assert torch.equal(weights_in(tmp_path / "spawn" / "latest.pt"), weights_in(tmp_path / "fork" / "latest.pt"))
 
@@ -186,7 +186,7 @@ def test_help_and_complaints_come_before_torch_is_imported():
 @pytest.mark.slow
 def test_a_terminal_that_knows_only_ascii_gets_question_marks(tmp_path):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    command = [*TRAIN, *EPISODES, *SMALL, "--num-episodes", "1", "--checkpoint-dir", str(tmp_path)]
+    command = [*TRAIN, *EPISODES, *SMALL, "--iterations", "1", "--checkpoint-dir", str(tmp_path)]
     done = subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=100, check=False
     )
@@ -210,7 +210,7 @@ class Interrupting(CountingEnv):
 
 @pytest.mark.slow
 def test_several_seeds_are_trained_one_after_another_and_compared(tmp_path):
-    done = train(*EPISODES, *SMALL, "--num-episodes", "2", "--n-workers", "0", *SEEDS, tmp_path / "base")
+    done = train(*EPISODES, *SMALL, "--iterations", "2", "--n-workers", "0", *SEEDS, tmp_path / "base")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base-comparison.png", "base-seed4", "base-seed7"]
     assert [line for line in done.stdout.splitlines() if line.startswith("Seed ")] == [
         "Seed 7 (1 of 2)",
@@ -222,14 +222,14 @@ def test_several_seeds_are_trained_one_after_another_and_compared(tmp_path):
         ["base-seed4", "4", "128", "finished"],
     ]
     assert table[5].startswith("base (2 runs): return of the last 5 % ")
-    alone = ["--seed", "4", "--num-episodes", "2", "--n-workers", "0", "--checkpoint-dir", tmp_path / "alone"]
+    alone = ["--seed", "4", "--iterations", "2", "--n-workers", "0", "--checkpoint-dir", tmp_path / "alone"]
     train(*EPISODES, *SMALL, *alone)
     assert torch.equal(weights_in(tmp_path / "alone" / "latest.pt"), weights_in(tmp_path / "base-seed4" / "latest.pt"))
 
 
 def test_ctrl_c_stops_at_the_seed_that_is_trained_and_names_the_others(tmp_path):
     gymnasium.register("Interrupting-v0", Interrupting, disable_env_checker=True)
-    flags = ["--env-id", "Interrupting-v0", *SMALL, "--num-episodes", "3", "--n-workers", "0"]
+    flags = ["--env-id", "Interrupting-v0", *SMALL, "--iterations", "3", "--n-workers", "0"]
     try:
         done = train(*flags, "--seeds", "10", "20", "30", "40", "--checkpoint-dir", tmp_path / "base", expect=130)
     finally:
@@ -248,9 +248,9 @@ def test_the_market_of_several_seeds_is_loaded_once(tmp_path, monkeypatch):
 
     usual = configured_market.load_configured_market
     monkeypatch.setattr(configured_market, "load_configured_market", load)
-    train(*SMALL, "--num-episodes", "1", "--n-workers", "0", *SEEDS, tmp_path / "base")
+    train(*SMALL, "--iterations", "1", "--n-workers", "0", *SEEDS, tmp_path / "base")
     assert len(loaded) == 1
-    alone = ["--seed", "4", "--num-episodes", "1", "--n-workers", "0", "--checkpoint-dir", tmp_path / "alone"]
+    alone = ["--seed", "4", "--iterations", "1", "--n-workers", "0", "--checkpoint-dir", tmp_path / "alone"]
     train(*SMALL, *alone)
     for name in ("evaluation.json", "ledger.csv"):
         assert (tmp_path / "base-seed4" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
@@ -258,7 +258,7 @@ def test_the_market_of_several_seeds_is_loaded_once(tmp_path, monkeypatch):
 
 def test_a_seed_that_cannot_be_trained_is_followed_by_those_that_were_not(tmp_path):
     (tmp_path / "base-seed4" / "metrics.jsonl").mkdir(parents=True)
-    done = train(*EPISODES, *SMALL, "--num-episodes", "1", "--n-workers", "0", *SEEDS, tmp_path / "base", expect=2)
+    done = train(*EPISODES, *SMALL, "--iterations", "1", "--n-workers", "0", *SEEDS, tmp_path / "base", expect=2)
     assert "metrics.jsonl" in done.stderr
     assert "Not trained" not in done.stderr  # it was the last one
     done = train(*EPISODES, *SMALL, "--seeds", "4", "8", "9", "--checkpoint-dir", tmp_path / "base", expect=2)
@@ -290,7 +290,7 @@ class Unhurried(CountingEnv):
 def test_a_signal_ends_an_evaluation_and_a_report_at_once_and_the_run_can_be_resumed(tmp_path, monkeypatch, at):
     monkeypatch.setenv("EVALUATIONS_LEFT", str(at))
     gymnasium.register("Unhurried-v0", Unhurried, disable_env_checker=True)
-    flags = ["--env-id", "Unhurried-v0", *SMALL, "--num-episodes", "2", "--n-workers", "0", "--eval-episodes", "1"]
+    flags = ["--env-id", "Unhurried-v0", *SMALL, "--iterations", "2", "--n-workers", "0", "--eval-episodes", "1"]
     try:
         done = train(*flags, "--checkpoint-dir", tmp_path, expect=143)
         state = read_state(tmp_path)
@@ -309,7 +309,7 @@ def test_a_signal_ends_an_evaluation_and_a_report_at_once_and_the_run_can_be_res
 
 def test_a_run_and_its_evaluation_write_nothing_but_the_run_folder_where_one_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = train(*EPISODES, *SMALL, "--num-episodes", "1", "--n-workers", "0")
+    done = train(*EPISODES, *SMALL, "--iterations", "1", "--n-workers", "0")
     assert os.listdir(tmp_path) == ["checkpoints"]
     (folder,) = (tmp_path / "checkpoints").iterdir()
     assert f"Run folder: checkpoints/{folder.name}\n" in done.stdout
@@ -322,7 +322,7 @@ def test_a_run_and_its_evaluation_write_nothing_but_the_run_folder_where_one_is(
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a folder that nobody can write")
 def test_a_working_directory_that_cannot_be_written_is_one_sentence(monkeypatch):
     monkeypatch.chdir("/proc")
-    done = train(*EPISODES, *SMALL, "--num-episodes", "1", "--n-workers", "0", expect=2)
+    done = train(*EPISODES, *SMALL, "--iterations", "1", "--n-workers", "0", expect=2)
     assert re.fullmatch(
         r"train_ppo.py: The folder /proc/checkpoints/\S+ cannot be made: .*--checkpoint-dir\.\n", done.stderr
     )

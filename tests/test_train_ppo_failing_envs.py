@@ -49,7 +49,7 @@ def in_failing_env(tmp_path, monkeypatch):
     """Trains for four iterations, 128 steps each environment, in an environment of which one fails in step 40."""
     (tmp_path / "fails_once.py").write_text(FAILS_ONCE)
     monkeypatch.syspath_prepend(tmp_path)
-    options = [*SMALL, "--n-workers", "2", "--num-episodes", "4", "--eval-episodes", "1"]
+    options = [*SMALL, "--n-workers", "2", "--iterations", "4", "--eval-episodes", "1"]
     options += ["--checkpoint-dir", str(tmp_path / "run")]
     yield lambda name, *more: train_ppo.main(["--env-id", f"fails_once:{name}", *options, *more])
     sys.modules.pop("fails_once", None)

@@ -24,14 +24,14 @@ from tests.training_commands import (
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("short_built_in_market", "undrawn_reports")]
 
-LONG = [*EPISODES, *SMALL, "--num-episodes", "30", "--checkpoint-interval", "3", "--eval-interval", "100"]
+LONG = [*EPISODES, *SMALL, "--iterations", "30", "--checkpoint-interval", "3", "--eval-interval", "100"]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The folder of a small finished run on the built-in market."""
     folder = tmp_path_factory.mktemp("runs") / "small"
-    train(*SMALL, "--num-episodes", "1", "--checkpoint-dir", folder)
+    train(*SMALL, "--iterations", "1", "--checkpoint-dir", folder)
     return folder
 
 
@@ -82,7 +82,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_num
 @pytest.mark.slow
 def test_a_run_that_is_being_written_is_neither_resumed_nor_written_over(tmp_path):
     folder = tmp_path / "run"
-    endless = [*TRAIN, *EPISODES, *SMALL, "--num-episodes", "1000000", "--checkpoint-dir", str(folder)]
+    endless = [*TRAIN, *EPISODES, *SMALL, "--iterations", "1000000", "--checkpoint-dir", str(folder)]
     with subprocess.Popen(endless, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         try:
             next(line for line in process.stdout if line.startswith("Episode 10/"))
@@ -96,18 +96,18 @@ def test_a_run_that_is_being_written_is_neither_resumed_nor_written_over(tmp_pat
 
 def test_training_that_ends_early_is_evaluated_and_ends_there_after_a_resumption_too(tmp_path, capsys):
     still = [*EPISODES, *SMALL, "--n-workers", "0", "--eval-interval", "100", "--learning-rate", "1e-9"]
-    plateau = [*still, "--stop-on-plateau", "4", "--num-episodes", "50"]
+    plateau = [*still, "--stop-on-plateau", "4", "--iterations", "50"]
     assert train_ppo.main([*plateau, "--checkpoint-dir", str(tmp_path / "whole")]) == 0
     n_iterations = len((tmp_path / "whole" / "metrics.jsonl").read_text().splitlines())
     assert n_iterations < 50
     out = capsys.readouterr().out
     assert f"Training ends early, after iteration {n_iterations}." in out
     assert "Evaluation on a single CartPole-v1: return " in out
-    interrupted = [*still, "--stop-on-plateau", "4", "--num-episodes", str(n_iterations - 2)]
+    interrupted = [*still, "--stop-on-plateau", "4", "--iterations", str(n_iterations - 2)]
     assert train_ppo.main([*interrupted, "--checkpoint-dir", str(tmp_path / "parts")]) == 0
-    assert train_ppo.main(["--resume", str(tmp_path / "parts"), "--num-episodes", "50"]) == 0
+    assert train_ppo.main(["--resume", str(tmp_path / "parts"), "--iterations", "50"]) == 0
     assert len((tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()) == n_iterations
-    target = [*still, "--num-episodes", "50", "--stop-at-return", "5", "--checkpoint-dir", str(tmp_path / "target")]
+    target = [*still, "--iterations", "50", "--stop-at-return", "5", "--checkpoint-dir", str(tmp_path / "target")]
     assert train_ppo.main(target) == 0
     assert len((tmp_path / "target" / "metrics.jsonl").read_text().splitlines()) == 1
 
@@ -164,9 +164,9 @@ def test_a_resumed_run_keeps_what_it_is_made_of_and_a_refusal_leaves_it_alone(fi
 def test_a_run_whose_data_have_changed_is_not_gone_on_with(tmp_path):
     prices, folder = tmp_path / "prices.csv", tmp_path / "run"
     write_prices(prices, n_days=600)
-    train(*SMALL, "--num-episodes", "2", "--episode-length", "32", "--data", prices, "--checkpoint-dir", folder)
+    train(*SMALL, "--iterations", "2", "--episode-length", "32", "--data", prices, "--checkpoint-dir", folder)
     write_prices(prices, n_days=700)
     before = contents(folder)
-    done = train("--resume", folder, "--num-episodes", "4", expect=2)
+    done = train("--resume", folder, "--iterations", "4", expect=2)
     assert "not those that the run was trained on" in done.stderr
     assert contents(folder) == before

@@ -44,8 +44,8 @@ N_ITERATIONS = 12
 SMALL = ["--n-steps", "32", "--minibatch-size", "64", "--n-epochs", "2", "--hidden-sizes", "8", "--n-envs", "2"]
 SMALL += ["--n-workers", "1", "--eval-episodes", "1", "--checkpoint-dir", "run"]
 TRAIN = [sys.executable, "-m", "ml_pipeline", "train", *SMALL]
-PRINTS = [*TRAIN, "--env-id", "printing:Printing-v0", "--num-episodes", str(N_ITERATIONS)]
-ENDLESS = [*TRAIN, "--env-id", "CartPole-v1", "--num-episodes", "1000000", "--eval-interval", "1000000"]
+PRINTS = [*TRAIN, "--env-id", "printing:Printing-v0", "--iterations", str(N_ITERATIONS)]
+ENDLESS = [*TRAIN, "--env-id", "CartPole-v1", "--iterations", "1000000", "--eval-interval", "1000000"]
 
 
 @pytest.fixture
@@ -251,6 +251,6 @@ def test_the_command_that_continues_is_the_one_that_was_typed_and_can_be_pasted(
     process.send_signal(signal.SIGTERM)
     *_, typed = process.communicate(timeout=100)[0].splitlines()
     assert shlex.split(typed) == [*command[:4], "--resume", command[-1]]
-    process = started(["sh", "-c", f"exec {typed} --num-episodes 1"], stdout=subprocess.PIPE, text=True)
+    process = started(["sh", "-c", f"exec {typed} --iterations 1"], stdout=subprocess.PIPE, text=True)
     assert "Going on after iteration" in process.communicate(timeout=100)[0]
     assert process.returncode == 0

@@ -94,7 +94,7 @@ def nothing_is_compiled_on_the_way() -> None:
     assert compile_kernels.main(["perceptron"]) == 0
 
 
-FEW = ["--n-envs", 8, "--n-workers", 0, "--num-episodes", 6]
+FEW = ["--n-envs", 8, "--n-workers", 0, "--iterations", 6]
 
 
 def test_a_training_of_an_environment(tmp_path):

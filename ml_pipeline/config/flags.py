@@ -14,7 +14,7 @@ import io
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, make_dataclass
 from functools import cache
 from itertools import pairwise, zip_longest
@@ -33,7 +33,7 @@ from ml_pipeline.config.wording import definitions, wrapped, written
 # The values of these add up where the flag is repeated; of others the last one counts.
 _REPEATED = frozenset({"accept_feature", "sink"})
 # Other names of flags.
-_ALSO = {"--env-type": "--vec-env"}
+_ALSO = {"--env-type": "--vec-env", "--num-episodes": "--iterations"}
 
 
 class _Words(list[str]):
@@ -50,18 +50,19 @@ def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, descript
     """The settings that the command line names, converted; what it does not name is absent.
 
     A field without a default is a positional argument where it is marked as `tyro.conf.Positional`.
-    Raises UserError about a flag that is unknown, has no value, or one of the wrong type; exits after --help.
+    Raises UserError about a flag that is unknown, has no value, or one of the wrong type; exits after --help and
+    --help-all.
     """
     hints = hints_of(settings_class)
     positionals = positionals_of(settings_class)
     argv = _gathered([_own_flag(word, hints) for word in argv], hints)
-    if {"-h", "--help"} & {*argv}:
-        print_help(settings_class, prog=prog, description=description)
+    if {"-h", "--help", "--help-all"} & {*argv}:
+        print_help(settings_class, prog=prog, description=description, every="--help-all" in argv)
         raise SystemExit(0)
     parsed, unknown = _split(argv, settings_class, hints, prog=prog)
     if unknown:
         flags = {name: hint for name, hint in hints.items() if name not in positionals}
-        raise _unknown(unknown[0], argv, flags)
+        raise _unknown(unknown[0], argv, flags, full_help=_full_help(settings_class))
     given: dict[str, Any] = {}
     for group in groups_of(settings_class):
         for name, value in vars(getattr(parsed, group)).items():
@@ -174,24 +175,32 @@ def _dashed(word: str) -> str:
 
 def _incomplete(argv: Sequence[str], settings_class: type, hints: dict[str, Any]) -> UserError:
     """The two ways in which words can be missing: a flag without its value, and a positional argument."""
+    full_help = _full_help(settings_class)
     with_value = {flag_of(name): name for name, hint in hints.items() if hint is not bool and not is_list(hint)}
     for word, following in zip_longest(argv, argv[1:]):
         if _dashed(word) in with_value and (following is None or re.match(r"-(?!\.?\d)", following)):
-            return UserError(f"{_dashed(word)} needs a value, but got {following or 'none'}; --help describes it.")
-    return UserError(f"{', '.join(positionals_of(settings_class)).upper()} is missing; --help describes it.")
+            return UserError(f"{_dashed(word)} needs a value, but got {following or 'none'}; {full_help} describes it.")
+    return UserError(f"{', '.join(positionals_of(settings_class)).upper()} is missing; {full_help} describes it.")
 
 
-def _unknown(word: str, argv: Sequence[str], hints: dict[str, Any]) -> UserError:
+def _full_help(settings_class: type) -> str:
+    """The flag that lists every flag."""
+    return "--help-all" if hasattr(settings_class, "USUAL") else "--help"
+
+
+def _unknown(word: str, argv: Sequence[str], hints: dict[str, Any], *, full_help: str) -> UserError:
     switches = {flag_of(name): flag_of(f"no_{name}") for name, hint in hints.items() if hint is bool}
     if not word.startswith("-"):
-        return _stray(word, argv, hints, switches)
+        return _stray(word, argv, hints, switches, full_help)
     flag = _dashed(word).partition("=")[0]
     known = [*map(flag_of, hints), *switches.values()]
     meant = familiar_name(flag.lstrip("-").replace("-", "_"), {name: flag_of(name) for name in hints})
-    return UserError(f"Unknown flag {flag}.{meant or did_you_mean(flag, known) or ' --help lists every flag.'}")
+    return UserError(f"Unknown flag {flag}.{meant or did_you_mean(flag, known) or f' {full_help} lists every flag.'}")
 
 
-def _stray(word: str, argv: Sequence[str], hints: dict[str, Any], switches: dict[str, str]) -> UserError:
+def _stray(
+    word: str, argv: Sequence[str], hints: dict[str, Any], switches: dict[str, str], full_help: str
+) -> UserError:
     """About a word that follows no flag which could take it."""
     words = [part for argument in argv for part in argument.split("=", maxsplit=1)]
     for before, after in pairwise(words):
@@ -199,7 +208,7 @@ def _stray(word: str, argv: Sequence[str], hints: dict[str, Any], switches: dict
             on = _dashed(before).replace("--no-", "--")
             return UserError(f'{_dashed(before)} takes no value, but got "{word}"; say {on} or {switches[on]}.')
     meant = setting_for(word, hints)
-    remedy = f"say {flag_of(meant)} {word}" if meant else "--help lists what each flag takes"
+    remedy = f"say {flag_of(meant)} {word}" if meant else f"{full_help} lists what each flag takes"
     return UserError(f'"{word}" belongs to no flag; {remedy}.')
 
 
@@ -225,12 +234,19 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def print_help(settings_class: type, *, prog: str, description: str) -> None:
-    """Print the help, no wider than the terminal and no wider than 120 characters."""
+def print_help(settings_class: type, *, prog: str, description: str, every: bool = True) -> None:
+    """Print the help, no wider than the terminal and no wider than 120 characters.
+
+    every: list all settings. Otherwise, groups that `settings_class.USUAL` lists show the settings that it names.
+    """
+    usual: Mapping[str, Collection[str]] = {} if every else getattr(settings_class, "USUAL", {})
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     hints = hints_of(settings_class)
     groups = {
-        f"{name} options": (group, [_entry(group, each, hints[each.name]) for each in fields(group)])
+        f"{name} options": (
+            group,
+            [_entry(group, each, hints[each.name]) for each in fields(group) if each.name in usual.get(name, hints)],
+        )
         for name, group in groups_of(settings_class).items()
     }
     positionals = [each for _, entries in groups.values() for each in entries if each.is_positional]
@@ -238,7 +254,13 @@ def print_help(settings_class: type, *, prog: str, description: str) -> None:
     lines = [*wrapped(" ".join(words), width, "    "), "", *wrapped(description, width)]
     if positionals:
         lines += ["", "positional arguments:", *_listed(positionals, width)]
-    lines += ["", "options:", *_listed([_Entry("-h, --help", "show this help message and exit")], width)]
+    helps = [_Entry("-h, --help", "Show this help and exit.")]
+    if hasattr(settings_class, "USUAL"):
+        helps = [
+            _Entry("-h, --help", "Show the usual options and exit."),
+            _Entry("--help-all", "Show all options and exit."),
+        ]
+    lines += ["", "options:", *_listed(helps, width)]
     for title, (group, entries) in groups.items():
         flags = [each for each in entries if not each.is_positional]
         if flags:

@@ -36,103 +36,116 @@ class PPOConfig:
     """
 
     n_steps: int = 256
-    """Steps of each environment in one rollout."""
+    """Steps per environment in one rollout, usually 64 to 2048. Longer rollouts see further ahead; shorter ones update
+    more often."""
 
     minibatch_size: int = 256
-    """Transitions in a minibatch, at most n_envs * n_steps; the last one of an epoch may be smaller."""
+    """Transitions per minibatch, usually 64 to 4096, at most n_envs * n_steps. Larger ones are faster and less noisy,
+    with fewer gradient steps. The last minibatch of an epoch may be smaller."""
 
     n_epochs: int = 10
-    """Passes over each rollout in one update."""
+    """Passes over each rollout per update, usually 3 to 20. More learn more from each rollout, and may overfit it."""
 
     learning_rate: Scheduled = 3e-4
-    """Adam's step size at the start of training; lin_3e-4 is 3e-4 with the schedule linear, here and below."""
+    """Adam's step size at the start of training, usually 1e-5 to 1e-3. Larger ones learn faster and are less stable.
+    lin_3e-4 means 3e-4 with a linear schedule; the same spelling works for clip_range and ent_coef."""
 
     learning_rate_schedule: LearningRateSchedule = "constant"
-    """How the learning rate changes: constant, linear or cosine to zero at the end, or adaptive by target_kl."""
+    """How the learning rate changes: constant, linear or cosine to zero at the end, or adaptive (follows target_kl)."""
 
     gamma: float = 0.99
-    """Discount factor, from 0 to 1."""
+    """Discount factor, usually 0.95 to 0.999. A larger one counts rewards that lie further ahead."""
 
     gae_lambda: float = 0.95
-    """Lambda of generalized advantage estimation: 0 is the one-step error, 1 the whole discounted return."""
+    """Lambda of generalized advantage estimation, usually 0.9 to 1. 0 is the one-step error (low variance, high bias),
+    1 the whole discounted return."""
 
     clip_range: Scheduled = 0.2
-    """How far from 1 the probability ratio may move before its gradient is cut."""
+    """How far the probability ratio may move from 1 before its gradient is cut, usually 0.1 to 0.3. A larger one lets
+    the policy change more per update."""
 
     clip_range_schedule: Schedule = "constant"
     """How the clip range changes: constant, or linear or cosine to zero at the end."""
 
     clip_range_vf: float | None = None
-    """How far a value may move from its old prediction in one update; none: no value clipping."""
+    """How far a value may move from its old prediction in one update, in units of the (normalized) return; none: no
+    value clipping."""
 
     ent_coef: Scheduled = 0.0
-    """Weight of the entropy bonus in the loss."""
+    """Weight of the entropy bonus in the loss, usually 0 to 0.02. A larger one explores more."""
 
     ent_coef_schedule: Schedule = "constant"
-    """How the weight of the entropy changes: constant, or linear or cosine to zero at the end."""
+    """How the entropy weight changes: constant, or linear or cosine to zero at the end."""
 
     vf_coef: float = 0.5
-    """Weight of the value loss, the mean squared error as in Stable-Baselines3 (CleanRL's 0.5 is 0.25 here)."""
+    """Weight of the value loss, usually 0.25 to 1. The loss is the mean squared error, as in Stable-Baselines3 (0.5 in
+    CleanRL is 0.25 here)."""
 
     max_grad_norm: float = 0.5
-    """Largest norm of the whole gradient; a huge value means no clipping."""
+    """Limit of the norm of the whole gradient, usually 0.3 to 1; a huge value disables clipping."""
 
     target_kl: float | None = None
-    """Target of the approximate KL divergence: an update stops early above 1.5 times this; none: never."""
+    """Target of the approximate KL divergence, usually 0.01 to 0.03. An update stops early once the divergence exceeds
+    1.5 times this; none: no limit."""
 
     normalize_advantages: bool = True
     """Normalize advantages to mean 0 and standard deviation 1."""
 
     normalize_advantages_over: NormalizedOver = "minibatch"
-    """Where advantages are normalized: in each minibatch, or in the whole batch of a rollout."""
+    """Normalize advantages within each minibatch, or over the whole batch of a rollout."""
 
     normalize_obs: bool = True
-    """Normalize observations to mean 0 and variance 1 by running statistics, frozen in evaluation."""
+    """Normalize observations to mean 0 and variance 1 with running statistics, which are frozen in evaluation."""
 
     clip_obs: float = 10.0
-    """Bound of normalized observations, on both sides, in standard deviations."""
+    """Clip normalized observations to plus or minus this many standard deviations."""
 
     normalize_update: NormalizeUpdate = "step"
-    """When statistics of observations are updated: after each step, or after each rollout, as several processes do."""
+    """When the statistics of observations are updated: after each step, or after each rollout (several processes need
+    rollout)."""
 
     normalize_rewards: bool = True
-    """Divide rewards by the running deviation of the discounted return."""
+    """Divide rewards by the running standard deviation of the discounted return."""
 
     normalize_values: bool = False
-    """Let the value network predict returns normalized by their running mean and variance (Pop-Art)."""
+    """Train the value network on returns normalized by their running mean and variance (Pop-Art)."""
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer of the policy, and of the value network where it has no sizes of its own."""
+    """Units of each hidden layer of the policy, and of the value network unless it has its own sizes, usually 64 64 to
+    256 256. Larger ones can represent more and train more slowly."""
 
     value_hidden_sizes: tuple[int, ...] | None = None
-    """Units of each hidden layer of the value network; none: as hidden_sizes."""
+    """Units of each hidden layer of the value network; none: the same as hidden_sizes."""
 
     activation: Activation = "tanh"
-    """Nonlinearity after each hidden layer, by torch's definitions: gelu is the exact one, by the error function."""
+    """Activation function after each hidden layer, as defined in torch; gelu is the exact one, with the error
+    function."""
 
     squash_actions: bool = False
-    """Map continuous actions into their bounds by tanh; otherwise they are clipped."""
+    """Map continuous actions into their bounds by tanh; otherwise clip them."""
 
     share_layers: bool = False
-    """Share all layers but the last between the policy and the value network."""
+    """Share all layers except the last between the policy and the value network."""
 
     share_encoder: bool = True
-    """Share the convolutions of images between the policy and the value network."""
+    """Share the convolutional layers for images between the policy and the value network."""
 
     memory: MemoryKind = "none"
-    """Recurrent memory of earlier observations: none, gru or lstm; minibatches are then whole sequences."""
+    """Recurrent memory of earlier observations: none, gru or lstm. Minibatches then consist of whole sequences."""
 
     memory_size: int = 64
-    """Units of the memory."""
+    """Units of the recurrent memory, usually 32 to 256."""
 
     sequence_length: int | None = None
-    """Steps through which the memory learns; divides n_steps, which it is if none. Shorter ones mix better."""
+    """Steps through which the memory is trained by backpropagation; must divide n_steps; none: n_steps. Shorter
+    sequences mix better, longer ones can learn longer delays."""
 
     bfloat16: bool = False
-    """Compute the convolutions of images in bfloat16: about half the time where the processor has such products."""
+    """Compute the convolutions of images in bfloat16, in about half the time on processors that support it."""
 
     gradient_chunks: int | None = None
-    """Parts of a minibatch whose gradients threads and ranks compute side by side; none: up to 8 for large networks."""
+    """Parts of a minibatch whose gradients threads and processes compute in parallel; none: up to 8 for large networks,
+    otherwise 1."""
 
     def __post_init__(self) -> None:
         for name, value in spelled_out(vars(self)).items():

@@ -25,119 +25,122 @@ OF_LAUNCH = frozenset({"n_processes", "launcher", "max_restarts", "rank_timeout_
 class RunConfig:
     """Environments, length of training, device, seed, and when to save and evaluate.
 
-    Exactly one of `num_episodes` and `total_timesteps` is set. Raises UserError where a value is out of range.
+    Exactly one of `iterations` and `total_timesteps` is set. Raises UserError where a value is out of range.
 
-    >>> RunConfig(n_envs=8).num_episodes
+    >>> RunConfig(n_envs=8).iterations
     300
     """
 
     algorithm: Algorithm = OWN
-    """What trains the policy: PPO is this program's own, the others are those of Stable-Baselines3 and sb3-contrib."""
+    """Learning algorithm. PPO is built in; the others are those of Stable-Baselines3 and sb3-contrib."""
 
     algorithm_kwargs: dict[str, Any] = field(default_factory=dict)
     """Further arguments of an algorithm of Stable-Baselines3, as JSON such as '{"buffer_size": 50000}'."""
 
     env_id: str | None = None
-    """Any Gymnasium environment, such as CartPole-v1; none: trading."""
+    """Gymnasium environment, such as CartPole-v1; none: trade a market."""
 
     env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the environment, as JSON such as '{"size": 8}', or in a file as a mapping."""
+    """Keyword arguments of the environment, as JSON such as '{"size": 8}'; in a file, as a mapping."""
 
     wrappers: tuple[str, ...] = ()
-    """Wrappers of the environment, innermost first: module:Wrapper, or one of gymnasium.wrappers by its name alone."""
+    """Wrappers of the environment, innermost first: module:Wrapper, or the name of one in gymnasium.wrappers."""
 
     frame_stack: int | None = None
-    """Number of last observations that make up one; none: 1, or 4 of an Atari game."""
+    """Number of latest observations stacked into one, usually 4; none: 1, or 4 for an Atari game."""
 
     atari: bool = False
-    """Preprocess an Atari game as usual: frames skipped, grayscale 84 x 84, and in training lives as episodes and
-    rewards as signs."""
+    """Preprocess an Atari game as usual: skip frames, shrink to 84 x 84 in grayscale, and in training end an episode
+    when a life is lost and clip rewards to their sign."""
 
     n_envs: int = 1
-    """Number of environments that are stepped in parallel."""
+    """Number of environments stepped in parallel, usually 4 to 64. More give each update more data and less correlated
+    data."""
 
     n_envs_schedule: dict[int, int] = field(default_factory=dict)
-    """Other numbers of environments by global step, as STEP:N, or in a file as a mapping: each holds from the first
-    iteration that begins at or after its step; none: n_envs all along."""
+    """Change the number of environments during training: STEP:N pairs, in a file a mapping. N holds from the first
+    iteration that begins at or after global step STEP; none: n_envs throughout."""
 
     vec_env: VecEnvKind = "parallel"
-    """How environments are stepped: by worker processes (parallel), one after another in the trainer's process
-    (serial), or for trading all in one call (batched: fastest for hundreds of them; its random starts differ).
-    SubprocVecEnv: by a worker per core; DummyVecEnv: serial."""
+    """How environments are stepped. parallel: in worker processes; serial: one after another in the trainer's process;
+    batched: all in one call, for trading only (fastest for hundreds of environments; its random starts differ).
+    SubprocVecEnv means parallel with one worker per core; DummyVecEnv means serial."""
 
     n_workers: int | Literal["auto", "dynamic"] = "auto"
-    """Worker processes that share the environments; auto measures, 0 steps them in the trainer's process, dynamic
-    measures again and again while the run goes on."""
+    """Worker processes that share the environments. auto: measure and choose at the start; dynamic: measure again
+    during training; 0: step them in the trainer's process. Affects speed, never results."""
 
     parallel_start_method: StartMethod | None = None
-    """How workers are started; none: forkserver on Linux, spawn elsewhere."""
+    """How worker processes are started; none: forkserver on Linux, spawn elsewhere."""
 
     step_timeout_s: float | None = None
-    """Longest time for a step or a reset, in seconds; a worker that takes longer has failed. none: no limit."""
+    """Time limit for one step or reset, in seconds. A worker that exceeds it counts as failed; none: no limit."""
 
     on_worker_failure: OnWorkerFailure = "raise"
-    """What to do when a worker is killed, crashes or hangs: end the run (raise), or start another worker, with new
-    episodes of its environments (restart)."""
+    """If a worker process crashes, hangs or is killed, end the run (raise), or replace the worker and begin new
+    episodes in its environments (restart)."""
 
     n_processes: int = 1
-    """Processes that share the environments, each with workers of its own, and train alike: on this machine, or where
-    the launcher places them. Under torchrun, its number counts."""
+    """Training processes that share the environments, each with its own workers. They run on this machine or where the
+    launcher places them. Under torchrun, its own number of processes applies."""
 
     launcher: Launcher = "local"
-    """What starts the processes of --n-processes: this program on this machine (local), or a Ray cluster (ray)."""
+    """What starts the processes of --n-processes: this machine (local) or a Ray cluster (ray)."""
 
     max_restarts: int = 3
-    """How often all processes of --n-processes start again from the last checkpoint because one was lost."""
+    """If a process of --n-processes is lost, how often all of them restart from the last checkpoint."""
 
     rank_timeout_s: float = 600.0
-    """Longest time that the processes wait for the slowest of them, in seconds; one that takes longer is lost."""
+    """How long the processes of --n-processes wait for the slowest one, in seconds, before they count it as lost."""
 
-    num_episodes: int | None = 300
-    """Number of iterations, each of one rollout and one update; with --n-envs-schedule, training takes the steps of so
-    many iterations of n_envs environments."""
+    iterations: int | None = 300
+    """Length of training in iterations (one rollout and one update each). --num-episodes is an older name for it. With
+    --n-envs-schedule, training takes as many steps as this many iterations of n_envs environments."""
 
     total_timesteps: int | None = None
-    """Environment steps to train for, in place of --num-episodes; rounded up to whole iterations."""
+    """Length of training in environment steps, over all environments, instead of --iterations. It is rounded up to
+    whole iterations."""
 
     device: Device = "auto"
-    """Device of the networks; auto takes the fastest one here."""
+    """Device of the networks; auto: the fastest one available. GPU code is experimental: it was tested on CPU tensors,
+    and no GPU has run it."""
 
     seed: int = 0
-    """Seed of everything random: environment i is seeded with seed + i."""
+    """Seed of all random numbers. Environment i is seeded with seed + i."""
 
     init_from: Path | None = None
-    """Run folder or checkpoint whose weights, and scaling of features, a new run begins with; none: random weights."""
+    """Start a new run from the weights and feature scaling of this run folder or checkpoint; none: random weights."""
 
     checkpoint_dir: Path | None = None
-    """Folder of this run; none: a new one in checkpoints/."""
+    """Folder of this run; none: a new folder in checkpoints/."""
 
     checkpoint_interval: int = 10
-    """Number of iterations between two checkpoints."""
+    """Iterations between two checkpoints. A smaller number loses less work if the machine fails."""
 
     eval_interval: int = 25
-    """Number of iterations between two evaluations."""
+    """Iterations between two evaluations. Evaluations pick the best checkpoint; training waits for them."""
 
     eval_episodes: int = 10
-    """Number of episodes in an evaluation, on a single environment."""
+    """Episodes per evaluation, on a single environment, usually 5 to 20. More give a steadier score."""
 
     stop_at_return: float | None = None
-    """Mean return of the last 100 training episodes at which training ends early; none: never."""
+    """Stop training once the mean return of the last 100 training episodes reaches this; none: never."""
 
     stop_on_plateau: int | None = None
-    """Number of iterations without a rise of that mean after which training ends early; none: never."""
+    """Stop training if that mean has not risen for this many iterations, such as 50; none: never."""
 
     tensorboard: bool = False
     """Write event files for TensorBoard."""
 
     tensorboard_dir: Path | None = None
-    """Folder in which the event files of each run have a folder of its name, which implies --tensorboard; none:
-    tensorboard/ in the run folder."""
+    """Folder for event files, with one subfolder per run; implies --tensorboard. none: tensorboard/ in the run
+    folder."""
 
     wandb: str | None = None
-    """Project of Weights & Biases to write to; with WANDB_MODE=offline on this disk alone. none: do not."""
+    """Weights & Biases project to log to (with WANDB_MODE=offline, to this disk only); none: off."""
 
     sink: tuple[str, ...] = ()
-    """Sinks of your own, as module:Class, which take the metrics of each iteration."""
+    """Your own metric sinks, as module:Class. Each receives the metrics of every iteration."""
 
     def __post_init__(self) -> None:
         self._check_algorithm()
@@ -148,12 +151,12 @@ class RunConfig:
         check_schedule(self.n_envs_schedule)
         for name in ("n_envs", "checkpoint_interval", "eval_interval", "eval_episodes"):
             check_count(name, getattr(self, name))
-        for name in ("num_episodes", "total_timesteps", "stop_on_plateau"):
+        for name in ("iterations", "total_timesteps", "stop_on_plateau"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        if (self.num_episodes is None) == (self.total_timesteps is None):
-            both_or_none = "none" if self.num_episodes is None else "both"
-            raise UserError(f"One of num_episodes and total_timesteps must be set, but got {both_or_none}.")
+        if (self.iterations is None) == (self.total_timesteps is None):
+            both_or_none = "none" if self.iterations is None else "both"
+            raise UserError(f"One of iterations and total_timesteps must be set, but got {both_or_none}.")
         self._check_workers()
         self._check_processes()
         if self.parallel_start_method is not None:
@@ -239,10 +242,10 @@ class RunConfig:
     def timesteps(self, n_steps: int) -> int:
         """How long training is, over all environments, where an episode is `n_steps` in each.
 
-        >>> RunConfig(n_envs=8, num_episodes=49).timesteps(n_steps=256)
+        >>> RunConfig(n_envs=8, iterations=49).timesteps(n_steps=256)
         100352
         """
         if self.total_timesteps is None:
-            assert self.num_episodes is not None
-            return self.num_episodes * self.n_envs * n_steps
+            assert self.iterations is not None
+            return self.iterations * self.n_envs * n_steps
         return self.total_timesteps

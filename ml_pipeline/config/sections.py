@@ -235,7 +235,7 @@ _OWN_IN_TRAINING: dict[str, Reader] = {
     **{
         name: same(name)
         for name in (
-            "total_timesteps", "num_episodes", "minibatch_size", "learning_rate_schedule", "clip_range_schedule",
+            "total_timesteps", "iterations", "minibatch_size", "learning_rate_schedule", "clip_range_schedule",
             "hidden_sizes", "value_hidden_sizes", "activation", "normalize_advantages", "normalize_obs",
             "clip_obs", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "share_encoder",
             "memory", "memory_size", "sequence_length", "init_from", "checkpoint_dir", "checkpoint_interval",

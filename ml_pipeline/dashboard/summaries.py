@@ -114,7 +114,7 @@ def summarized(
 def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the settings tell. They may be of another version, or be written by hand: anything may be missing or odd."""
     n_envs, n_steps = count(settings.get("n_envs")), count(settings.get("n_steps"))
-    total, iterations = count(settings.get("total_timesteps")), count(settings.get("num_episodes"))
+    total, iterations = count(settings.get("total_timesteps")), count(settings.get("iterations"))
     batch = n_envs * n_steps if n_envs and n_steps else None
     if total is None and iterations and batch:
         total = iterations * batch

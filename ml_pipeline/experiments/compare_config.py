@@ -17,22 +17,22 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
-    """Which runs are compared, and how they are drawn.
+    """The runs to compare, and how to draw them.
 
     Raises UserError if a value is out of range.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders, such as checkpoints/A checkpoints/B; those that differ by their seed alone are drawn as one."""
+    """Run folders, such as checkpoints/A checkpoints/B. Runs that differ only in their seed are drawn as one."""
 
     by: By = "steps"
-    """What curves are drawn over: environment steps, or the time since training began."""
+    """Horizontal axis of the curves: environment steps, or time since training began."""
 
     smooth: int = 10
-    """Iterations over which returns are averaged; 1 draws each as it is."""
+    """Iterations over which returns are averaged; 1: no smoothing."""
 
     output: Path = Path("comparison.png")
-    """Picture to write: .png, .svg or .pdf."""
+    """Picture file to write: .png, .svg or .pdf."""
 
     def __post_init__(self) -> None:
         check_choice("by", self.by, get_args(By))

@@ -13,9 +13,9 @@ class FitConfig:
     """
 
     total_timesteps: int = 100_000
-    """Steps of each training."""
+    """Environment steps of each training."""
     seed: int = 0
-    """Seed of every training."""
+    """Seed of all trainings."""
 
     def __post_init__(self) -> None:
         check_count("total_timesteps", self.total_timesteps)

@@ -56,10 +56,10 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SanityConfig(FitConfig):
-    """How the three agents are trained."""
+    """How to train the three agents."""
 
     total_timesteps: int = 120_000
-    """Steps of each training."""
+    """Environment steps of each training."""
 
 
 @dataclass(frozen=True)

@@ -38,15 +38,15 @@ _N_ENVS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class WalkConfig(FitConfig):
-    """How far to walk, and how long to train before each step.
+    """Folds of the walk, and how long to train in each.
 
-    Raises UserError where a value is out of range.
+    Raises UserError if a value is out of range.
     """
 
     folds: int = 4
-    """How often to train on the past and to trade what comes next."""
+    """How often to train on the past and then trade the bars after it, usually 3 to 10."""
     training_window: TrainingWindow = "rolling"
-    """Whether a fold is trained on the stretch before it alone (rolling), or on everything before it (expanding)."""
+    """Train each fold on the window just before it (rolling), or on everything before it (expanding)."""
     output_dir: Path | None = None
     """Folder for the report: report.html, ledger.csv, trades.csv, evaluation.json, equity.png, walk_forward.csv."""
 

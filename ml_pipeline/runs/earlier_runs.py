@@ -25,7 +25,7 @@ KEPT = frozenset({
 })  # fmt: skip
 # What it may change: its length, who steps the environments, how often it saves and evaluates, and how it learns.
 MAY_CHANGE = frozenset({
-    "num_episodes", "total_timesteps", "stop_at_return", "stop_on_plateau",
+    "iterations", "total_timesteps", "stop_at_return", "stop_on_plateau",
     "n_envs_schedule",  # of what lies ahead
     "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure", "device",
     "checkpoint_dir", "checkpoint_interval", "eval_interval", "eval_episodes",

@@ -219,7 +219,7 @@ def run_start(folder: Path, trainer: Trainer, scaling: EnvScaling, *, n_ranks: i
     parallel = scaling.envs if isinstance(scaling.envs, ParallelEnv) else None
     total_iterations, total_steps = _planned_length(trainer, scaling)
     run, n_steps = scaling.config.run, scaling.config.ppo.n_steps
-    episodes = None if run.n_envs_schedule else run.num_episodes
+    episodes = None if run.n_envs_schedule else run.iterations
     has_workers = parallel is not None and parallel.num_workers > 0
     return RunStart(
         folder=folder,

@@ -45,7 +45,7 @@ def command_of(settings: Mapping[str, Any]) -> str:
     words = ["ml-pipeline", "train"]
     differing = _differing(settings)
     if differing.get("total_timesteps") is not None:
-        differing.pop("num_episodes", None)  # one of the two says how long, and the other is then none
+        differing.pop("iterations", None)  # one of the two says how long, and the other is then none
     for name, value in differing.items():
         if isinstance(value, bool):
             words.append(flag_of(name) if value else flag_of(name).replace("--", "--no-", 1))

@@ -59,7 +59,7 @@ class Run:
     >>> import tempfile
     >>> from ml_pipeline import PPOConfig, Run, RunConfig, TrainConfig
     >>> folder = tempfile.TemporaryDirectory()
-    >>> run = RunConfig(env_id="CartPole-v1", num_episodes=2, checkpoint_dir=Path(folder.name), vec_env="serial")
+    >>> run = RunConfig(env_id="CartPole-v1", iterations=2, checkpoint_dir=Path(folder.name), vec_env="serial")
     >>> config = TrainConfig(run=run, ppo=PPOConfig(n_steps=64, minibatch_size=64))
     >>> result = Run(config).train()
     >>> result.status, result.global_step, (result.folder / "best.pt").is_file()

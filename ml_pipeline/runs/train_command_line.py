@@ -44,13 +44,15 @@ class TrainStart:
     """Where to go on from; None is a new run."""
 
     trust_checkpoint: bool = False
-    """Open what the checkpoint holds that can run code, though no run of this user wrote it."""
+    """With --resume: load pickled environment states even if no run of yours on this machine signed them; a pickle can
+    run any code."""
 
     check_env: bool = False
-    """Look the environment over instead of training."""
+    """Check the environment instead of training: its spaces, what it returns, and whether its seed determines
+    everything."""
 
     seeds: tuple[int, ...] = ()
-    """Train one run for each of these, in place of the seed of `config`."""
+    """Train one run per seed, one after another, in folders NAME-seed1, NAME-seed2, ..., and compare them."""
 
     notice: str | None = None
     """Which run --resume auto found, or that it found none."""
@@ -80,10 +82,10 @@ class SettingsFrom:
     """Where settings come from."""
 
     config: Path | None = None
-    """YAML or JSON file of settings, named as the flags are; flags win over it."""
+    """YAML or JSON file of settings, with the names of the flags; flags override it."""
 
     preset: Preset | None = None
-    """Tuned settings for the environment: zoo, those of rl-baselines3-zoo; flags and --config win over them."""
+    """Tuned settings for the environment. zoo: those of rl-baselines3-zoo; flags and --config override them."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class _StartConfig(SettingsFrom):
     """Where settings and progress come from."""
 
     resume: str | None = None
-    """Run folder or checkpoint to resume; auto: the newest run of the same environment or market, or a new one if there
+    """Run folder or checkpoint to resume. auto: the newest run of the same environment or market, or a new run if there
     is none."""
 
     trust_checkpoint: bool = False

@@ -1,10 +1,10 @@
 """The settings of a training run as one class, and how files of settings fill it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ml_pipeline.config.algorithms import OWN
 from ml_pipeline.config.errors import UserError, did_you_mean
@@ -25,7 +25,15 @@ USUAL_WITH_RANKS = {"normalize_update": "rollout"}
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Every setting of a training run. Raises UserError where they do not fit together."""
+    """Every setting of a training run. Raises UserError if they do not fit together."""
+
+    USUAL: ClassVar[Mapping[str, Collection[str]]] = {
+        "start": ("config", "resume", "seeds"),
+        "run": ("env_id", "n_envs", "n_workers", "iterations", "total_timesteps", "seed", "checkpoint_dir"),
+        "ppo": ("n_steps", "minibatch_size", "learning_rate", "gamma", "ent_coef", "hidden_sizes"),
+        "trading": ("data", "features", "fee_bps", "reward"),
+    }
+    """The settings of each group that people change most: what --help lists, and --help-all the rest."""
 
     run: RunConfig = field(default_factory=RunConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
@@ -123,7 +131,7 @@ def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for layer in layers:
         settings.update(layer)
-        for length, other in (("num_episodes", "total_timesteps"), ("total_timesteps", "num_episodes")):
+        for length, other in (("iterations", "total_timesteps"), ("total_timesteps", "iterations")):
             if layer.get(length) is not None and layer.get(other) is None:
                 settings[other] = None
     lasting = {name: value.absolute() if isinstance(value, Path) else value for name, value in settings.items()}

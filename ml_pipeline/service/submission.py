@@ -151,7 +151,7 @@ def resumable(run: QueuedRun, folder: Path, changes: Mapping[str, Any]) -> dict[
     state = read_state(folder)
     more = converted.get("total_timesteps")
     if state is not None and state.status == "finished":
-        if more is None and converted.get("num_episodes") is None:
+        if more is None and converted.get("iterations") is None:
             raise UserError(f"{run.id} has finished; it goes on with a larger --total-timesteps.")
         if more is not None and state.global_step is not None and more <= state.global_step:
             raise UserError(

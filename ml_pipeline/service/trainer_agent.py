@@ -153,7 +153,7 @@ class TrainerAgent:
         """Figures of a policy, by default the last run's best, on a split that it was not trained on.
 
         Returns, for trading, {"agent", "buy_and_hold", "equal_weight", "random": each a dict of figures, "symbols": the
-        same of each symbol, "table": text}; for a Gymnasium environment {"mean_return"}. Writes nothing.
+        same of each symbol, "table" and "summary": texts}; for a Gymnasium environment {"mean_return"}. Writes nothing.
         """
         result = self.trainer_core.run_result
         if model is None and result is None:

@@ -154,7 +154,7 @@ class TraderConfig(MarketConditions):
 
 @dataclass(frozen=True)
 class TradingConfig(TraderConfig):
-    """`TraderConfig` and the chronological splits."""
+    """Market data, costs, features, actions, rewards and chronological splits."""
 
     train_fraction: float = 0.7
     """Fraction of the bars to train on: the earliest."""

@@ -23,7 +23,7 @@ from ml_pipeline.trading.evaluation.combined_accounts import evaluation_together
 from ml_pipeline.trading.evaluation.comparison import Comparison
 from ml_pipeline.trading.evaluation.looks import LOOKED_AT, Look, evaluation_look, record_look
 from ml_pipeline.trading.evaluation.page import Observed, write_metrics, write_page
-from ml_pipeline.trading.evaluation.report import results_table, write_report
+from ml_pipeline.trading.evaluation.report import results_summary, results_table, write_report
 from ml_pipeline.trading.evaluation.results import COLUMNS, Evaluation
 from ml_pipeline.trading.evaluation.sensitivity import analyze_sensitivity
 from ml_pipeline.trading.features.leaks import FeatureWarning
@@ -166,7 +166,7 @@ class TradingTask:
 
     def report(self, act: Act, folder: Path) -> str:
         """Evaluate on the test split, write the report into `folder`, and return what to print."""
-        return str(self.evaluate(act, "test", folder, page=True)["table"])
+        return str(self.evaluate(act, "test", folder, page=True)["summary"])
 
     def evaluate(
         self,
@@ -180,8 +180,9 @@ class TradingTask:
     ) -> dict[str, Any]:
         """Run `act`, observation -> action, through a split, and compare it with its baselines.
 
-        Returns {"agent", "buy_and_hold", "equal_weight", "random": each a dict of `summary.summarize`, "table": a str
-        to print}; with `per_symbol`, of all accounts together, and those of each symbol in "symbols".
+        Returns {"agent", "buy_and_hold", "equal_weight", "random": each a dict of `summary.summarize`, "table" and the
+        shorter "summary": str to print}; with `per_symbol`, of all accounts together, and those of each symbol in
+        "symbols".
         folder: where to write ledger.csv, trades.csv, evaluation.json and equity.png; None writes nothing.
         page: also write report.html and metrics.json, which add its orders run again at other fees and later.
         certify: replay the ledger with another engine; raises CertificationFailed if its equity differs.
@@ -202,8 +203,9 @@ class TradingTask:
         if into is not None:
             _write_together(into, together, each, lines, page=page)
         of_symbols = {symbol: {name: figures[name] for name in COLUMNS} for symbol, figures in each.items()}
-        table = f"{results_table(together)}\n\n{text_table(lines)}"
-        return {**together.figures, "symbols": of_symbols, "table": table}
+        texts = {"table": results_table(together), "summary": results_summary(together)}
+        texts = {name: f"{text}\n\n{text_table(lines)}" for name, text in texts.items()}
+        return {**together.figures, "symbols": of_symbols, **texts}
 
     def compare(self, act: Act, split: str = "test", *, look: Look | None = None) -> Comparison:
         """Run `act` and its baselines through a split of the first account.
@@ -300,7 +302,7 @@ def _report_on(
             notes=lines[-1:] if certify else (),
         )
         write_metrics(folder / "metrics.json", evaluation, sensitivity)
-    return {**evaluation.figures, "table": "\n".join(lines)}
+    return {**evaluation.figures, "table": "\n".join(lines), "summary": results_summary(evaluation)}
 
 
 def _write_together(

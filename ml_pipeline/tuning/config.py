@@ -28,45 +28,48 @@ _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=,-]{0,120}")
 
 @dataclass(frozen=True)
 class TuneConfig(SettingsFrom):
-    """The study."""
+    """The study: its trials, search space, sampler and pruner."""
 
     study_name: str | None = None
-    """Name of the study and of its folder in --root; one that is there goes on."""
+    """Name of the study and of its folder in --root; an existing study is continued."""
 
     n_trials: int = 100
-    """Number of finished trials, complete or pruned, that the study has in all when it ends."""
+    """Total number of finished trials, complete or pruned, at which the study ends, usually 50 to 500. More trials find
+    better settings, and make the best score luckier."""
 
     n_jobs: int | Literal["auto"] = "auto"
-    """Number of trials at once, each in a process of its own; auto: as many as cores and free memory allow."""
+    """Number of trials that run at once, each in its own process; auto: as many as cores and free memory allow."""
 
     space: str | None = None
-    """What is searched: the name of a built-in space, a YAML file, or a function as module:function; none: the space
-    for trading, or for an environment of --env-id that of PPO."""
+    """Search space: the name of a built-in space, a YAML file, or a function as module:function; none: the built-in
+    space for trading, or that for PPO with --env-id."""
 
     sampler: SamplerName = "tpe"
     """How settings are drawn, seeded by --seed: TPE, Gaussian process, CMA-ES, at random, or every point of a grid."""
 
     pruner: PrunerName = "asha"
-    """When trials that lag behind are ended: by asynchronous successive halving, Hyperband, the median, or never."""
+    """How trials that fall behind are stopped early: asynchronous successive halving, Hyperband, the median, or
+    never."""
 
     data_dir: Path | None = None
-    """Folder of market data with one file per symbol, in place of --data; each is traded alone, by one policy."""
+    """Folder of market data with one file per symbol, instead of --data. One policy trades each symbol in a separate
+    account."""
 
     storage: str | None = None
-    """Where the study is stored: a journal file, or postgresql://...; several processes and machines that name the same
-    one work on one study. none: a journal in the study's folder."""
+    """Where the study is stored: a journal file, or postgresql://... . Processes and machines that share a storage work
+    on the same study; none: a journal in the study's folder."""
 
     max_concurrent_envs: int | None = None
-    """Most environments of all trials at once; none: no limit."""
+    """Limit on the environments of all trials together; none: no limit."""
 
     gpu: int | None = None
     """Number of the GPU that trials use, from 0; none: as --device says."""
 
     continue_trial: int | None = None
-    """Continue the run of this trial to its end, and end then; a pruned one is not pruned again."""
+    """Continue the run of this trial to its end, then exit. A pruned trial is not pruned again."""
 
     root: Path | None = None
-    """Folder of runs in which the study has its folder; none: checkpoints/."""
+    """Folder of runs that holds the study's folder; none: checkpoints/."""
 
     def __post_init__(self) -> None:
         check_count("n_trials", self.n_trials)
@@ -100,22 +103,24 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
-    """What trials are compared by. Raises UserError where a value is out of range.
+    """How trials are scored.
+
+    Raises UserError if a value is out of range.
 
     >>> [unit.name for unit in ObjectiveConfig(seeds_per_trial=2).units(TrainConfig())]
     ['seed-0', 'seed-1']
     """
 
     objective: Objective = "score"
-    """What a trial's value is: the best validation score of its run (score), or its annualized Sharpe ratio after costs
-    there (sharpe, for trading)."""
+    """Value of a trial: the best validation score of its run (score), or the annualized Sharpe ratio after costs on the
+    validation split (sharpe, for trading)."""
 
     seeds_per_trial: int = 1
-    """Runs of a trial, with the seeds seed, seed + 1, ...; its value is the median of theirs."""
+    """Runs per trial, with the seeds seed, seed + 1, ...; the value is their median. More are steadier and slower."""
 
     folds: int | None = None
-    """Runs of a trial, for trading: walk-forward folds of the training and validation splits, the test split left
-    alone; its value is the median of theirs. none: one run."""
+    """Runs per trial for trading, one per walk-forward fold of the training and validation splits; the test split is
+    not used. The value is their median; none: one run."""
 
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, get_args(Objective))
@@ -179,7 +184,9 @@ def fold_units(n: int, *, train: float, validation: float) -> list[Unit]:
 
 @dataclass(frozen=True, kw_only=True)
 class PromotionRules:
-    """What a new model must be. Raises UserError where a value is out of range.
+    """What a new model must achieve to be deployed.
+
+    Raises UserError if a value is out of range.
 
     min_dsr: the least deflated Sharpe ratio. margin: by how many standard errors it must beat what is deployed.
     trial: promote this one in place of a study's winner. despite: why it is promoted though a feature may see ahead;

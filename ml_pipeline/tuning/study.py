@@ -16,7 +16,7 @@ from ml_pipeline.tuning.search.space import Space, read_space
 from ml_pipeline.tuning.storage.open_storage import open_storage
 from ml_pipeline.tuning.study_files import identity_of
 
-LENGTHS = ("total_timesteps", "num_episodes")
+LENGTHS = ("total_timesteps", "iterations")
 """Settings that say how long a run is."""
 
 

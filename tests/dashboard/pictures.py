@@ -28,13 +28,13 @@ def train_runs(root: Path) -> None:
     from ml_pipeline.runs.tasks import make_task
     from ml_pipeline.runs.train_config import TrainConfig
 
-    usual = {"num_episodes": None, "total_timesteps": 40_000, "n_envs": 8, "eval_interval": 10, "eval_episodes": 5}
+    usual = {"iterations": None, "total_timesteps": 40_000, "n_envs": 8, "eval_interval": 10, "eval_episodes": 5}
     ppo = replace(PPO, n_steps=64, minibatch_size=128, n_epochs=6, hidden_sizes=(64, 64), learning_rate=1e-3)
     configs = [config_of(root / f"cartpole-seed{seed}", ppo=ppo, seed=seed, **usual) for seed in range(3)]
     slower = replace(ppo, learning_rate=2e-4, ent_coef=0.01)
     configs.append(config_of(root / "cartpole-small-steps", ppo=slower, seed=0, **usual))
     trader = RunConfig(
-        n_envs=8, num_episodes=None, total_timesteps=20_000, vec_env="serial", checkpoint_dir=root / "trader-builtin"
+        n_envs=8, iterations=None, total_timesteps=20_000, vec_env="serial", checkpoint_dir=root / "trader-builtin"
     )
     configs.append(TrainConfig(run=trader, ppo=replace(ppo, n_epochs=4)))
     for config in configs:

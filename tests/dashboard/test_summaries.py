@@ -19,7 +19,7 @@ from ml_pipeline.runs.state import STATE_FILE
 from ml_pipeline.runtime.process_identity import this_process
 from tests.small_runs import trained
 
-SETTINGS = {"env_id": "Toy-v0", "seed": 3, "n_envs": 4, "n_steps": 25, "num_episodes": 10, "n_workers": "auto"}
+SETTINGS = {"env_id": "Toy-v0", "seed": 3, "n_envs": 4, "n_steps": 25, "iterations": 10, "n_workers": "auto"}
 
 
 def row(iteration, step, **more):
@@ -62,7 +62,7 @@ def test_speed_and_time_left_are_those_of_the_last_iterations(tmp_path):
     # 100 steps an iteration. The first 50 take 5 s each, the last 50 half a second and 0.3 s of evaluation.
     slow = [row(i, 100 * i, **{"time/stepping_s": 5.0}) for i in range(1, 51)]
     fast = [row(i, 100 * i, **{"time/evaluating_s": 0.3}) for i in range(51, 101)]
-    make_run(tmp_path, settings={**SETTINGS, "num_episodes": 180}, rows=[*slow, *fast])
+    make_run(tmp_path, settings={**SETTINGS, "iterations": 180}, rows=[*slow, *fast])
     summary = only(tmp_path)
     assert summary.steps_per_second == pytest.approx(100 / 0.5)
     assert summary.seconds_left == pytest.approx(80 * (0.5 + 0.3))
@@ -71,7 +71,7 @@ def test_speed_and_time_left_are_those_of_the_last_iterations(tmp_path):
 
 @pytest.mark.parametrize(("schedule", "total"), [({4000: 16}, 6), (None, 10), ({"x": []}, 10), ([1], 10)])
 def test_the_iterations_are_those_of_the_schedule_of_environments(tmp_path, schedule, total):
-    length = {"n_envs": 8, "n_steps": 256, "total_timesteps": 20_000, "num_episodes": None}
+    length = {"n_envs": 8, "n_steps": 256, "total_timesteps": 20_000, "iterations": None}
     make_run(tmp_path, settings={**SETTINGS, **length, "n_envs_schedule": schedule})
     assert only(tmp_path).total_iterations == total
 
@@ -202,7 +202,7 @@ def test_numbers_to_the_base_of_sixty_are_text(tmp_path):
     assert only(tmp_path).status != "broken"
 
 
-@pytest.mark.parametrize("name", ["seed", "n_envs", "n_steps", "total_timesteps", "num_episodes", "n_workers"])
+@pytest.mark.parametrize("name", ["seed", "n_envs", "n_steps", "total_timesteps", "iterations", "n_workers"])
 def test_a_setting_of_400_digits_is_not_known(tmp_path, name):
     rows = [row(1, 100), row(2, 200)]
     make_run(tmp_path, settings={**SETTINGS, name: 10**400}, rows=rows)

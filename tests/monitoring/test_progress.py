@@ -269,15 +269,15 @@ def opening(start):
 def test_a_length_in_iterations_names_the_total_timesteps_that_compare_fairly_with_one_environment(tmp_path):
     start = start_in(tmp_path)._replace(total_iterations=1000, total_steps=2_048_000, one_env_steps=256_000)
     assert (
-        "   --num-episodes counts iterations, so 8 environments train on 8 times the transitions of one; "
+        "   --iterations counts iterations, so 8 environments train on 8 times the transitions of one; "
         "--total-timesteps 256000 trains on as many as one"
     ) in opening(start)
-    assert not any("--num-episodes" in line for line in opening(start._replace(one_env_steps=None)))
+    assert not any("--iterations" in line for line in opening(start._replace(one_env_steps=None)))
 
 
 def test_one_environment_is_no_parallel_mode_and_needs_no_comparison(tmp_path):
     start = start_in(tmp_path)._replace(n_envs=1, n_workers=0, start_method=None, one_env_steps=4000)
-    assert not any("Parallel mode" in line or "--num-episodes" in line for line in opening(start))
+    assert not any("Parallel mode" in line or "--iterations" in line for line in opening(start))
 
 
 def test_a_start_method_without_workers_is_said_to_have_no_effect(tmp_path):

@@ -20,7 +20,13 @@ from tests.mutations.catalogue import MUTATIONS
 from tests.mutations.mutation import Mutation
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-COPIED = ("benchmarks", "ml_pipeline", "tests", "pyproject.toml")  # a few tests use the parts of benchmarks
+COPIED = (
+    "benchmarks",
+    "conftest.py",
+    "ml_pipeline",
+    "tests",
+    "pyproject.toml",
+)  # a few tests use the parts of benchmarks
 PASSED, FAILED = 0, 1
 
 

@@ -224,7 +224,7 @@ def test_a_config_file_that_is_gone_edited_or_torn_changes_nothing(in_tmp, writt
 def test_settings_to_resume_with_are_those_of_the_checkpoint_with_changes(in_tmp):
     checkpoint = run_folder(in_tmp / "run", TrainConfig(run=RunConfig(seed=5))) / "latest.pt"
     run = resumed_config(checkpoint, {"total_timesteps": 4096}).run
-    assert run == RunConfig(seed=5, num_episodes=None, total_timesteps=4096, checkpoint_dir=in_tmp / "run")
+    assert run == RunConfig(seed=5, iterations=None, total_timesteps=4096, checkpoint_dir=in_tmp / "run")
     with pytest.raises(UserError, match="has --seed 5, and a resumed run keeps it, but got 6"):
         resumed_config(checkpoint, {"seed": 6})
 
@@ -283,7 +283,7 @@ OTHERS = {
     "value_hidden_sizes": (8,), "activation": "relu", "normalize_obs": False, "clip_obs": 5.0,
     "normalize_update": "step", "normalize_rewards": False, "normalize_values": True,
     "squash_actions": True, "share_layers": True, "share_encoder": False, "memory": "lstm", "memory_size": 8,
-    "num_episodes": 7,
+    "iterations": 7,
     "total_timesteps": 4096, "stop_at_return": 5.0, "stop_on_plateau": 5, "n_envs_schedule": {512: 8}, "n_workers": 2,
     "parallel_start_method": "spawn", "step_timeout_s": 5.0, "on_worker_failure": "restart", "device": "cpu",
     "checkpoint_interval": 3, "eval_interval": 3, "eval_episodes": 3, "minibatch_size": 64, "n_epochs": 3,
@@ -314,7 +314,7 @@ def test_a_setting_changes_on_resuming_or_is_refused_by_its_name(in_tmp, name):
 
 
 def _length(name):
-    return {"num_episodes": None} if name == "total_timesteps" else {}
+    return {"iterations": None} if name == "total_timesteps" else {}
 
 
 def test_a_number_of_environments_is_not_changed_by_its_own_flag_but_by_the_schedule(in_tmp):

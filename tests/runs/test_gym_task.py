@@ -79,7 +79,7 @@ def registered():
 
 
 def options(name, folder):
-    small = ["--n-steps", "16", "--minibatch-size", "16", "--num-episodes", "2", "--n-workers", "0", "--n-envs", "2"]
+    small = ["--n-steps", "16", "--minibatch-size", "16", "--iterations", "2", "--n-workers", "0", "--n-envs", "2"]
     return ["--env-id", f"{name}-v0", "--eval-episodes", "2", "--checkpoint-dir", str(folder), *small]
 
 
@@ -119,7 +119,7 @@ def test_keywords_wrappers_and_frames_are_those_of_every_command(tmp_path, capsy
     assert policy.observation_space.shape == (2, 9)
     assert policy.config.run.env_kwargs == {"size": 3, "length": 5}
 
-    assert train_ppo.main(["--resume", str(run), "--num-episodes", "3"]) == 0
+    assert train_ppo.main(["--resume", str(run), "--iterations", "3"]) == 0
     assert "return 5.00 ± 0.00" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         train_ppo.main(["--resume", str(run), "--env-kwargs", '{"size": 4}'])

@@ -18,7 +18,7 @@ from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.settings import TradingConfig
 from tests.small_runs import PPO, After, config_of, resumed, trained, weights
 
-SMALL = {"env_id": None, "n_envs": 1, "num_episodes": 1, "eval_episodes": 10, "ppo": replace(PPO, minibatch_size=32)}
+SMALL = {"env_id": None, "n_envs": 1, "iterations": 1, "eval_episodes": 10, "ppo": replace(PPO, minibatch_size=32)}
 TRADING = TradingConfig(features=("log_return_1", "rsi_14"), window=2, episode_length=16)
 
 
@@ -66,10 +66,10 @@ def test_a_new_run_has_every_bit_of_the_earlier_policy(earlier, tmp_path):
 
 
 def test_it_counts_and_learns_anew_and_the_same_each_time(earlier, tmp_path):
-    results = [trained(tmp_path / name, init_from=earlier, num_episodes=2) for name in "ab"]
+    results = [trained(tmp_path / name, init_from=earlier, iterations=2) for name in "ab"]
     assert [result.global_step for result in results] == [128, 128]
     assert torch.equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
-    trained(tmp_path / "random", num_episodes=2)
+    trained(tmp_path / "random", iterations=2)
     assert not torch.equal(weights(tmp_path / "a"), weights(tmp_path / "random"))
 
 
@@ -97,7 +97,7 @@ def test_a_run_goes_on_where_the_earlier_policy_was_deleted(trader, tmp_path):
     config = trading_config(tmp_path / "run", init_from=copied)
     Run(config, make_task(config)).train()
     copied.unlink()
-    assert resumed(tmp_path / "run", num_episodes=2).train().global_step == 2 * PPO.n_steps
+    assert resumed(tmp_path / "run", iterations=2).train().global_step == 2 * PPO.n_steps
 
 
 def test_each_symbol_keeps_its_scaling(tmp_path):

@@ -24,7 +24,7 @@ SETTINGS = {
     "minibatch_size": 32,
     "n_epochs": 1,
     "hidden_sizes": [8],
-    "num_episodes": 4,
+    "iterations": 4,
 }
 pytestmark = pytest.mark.slow
 
@@ -54,9 +54,9 @@ def figures(folder):
 
 def test_a_resumed_run_ends_with_the_same_weights(run, tmp_path):
     parts = tmp_path / "parts"
-    run_here(train_ppo.main, "--config", "settings.yaml", "--checkpoint-dir", parts, "--num-episodes", "2")
+    run_here(train_ppo.main, "--config", "settings.yaml", "--checkpoint-dir", parts, "--iterations", "2")
     assert not torch.equal(weights(parts), weights(run))
-    run_here(train_ppo.main, "--resume", parts, "--num-episodes", "4")
+    run_here(train_ppo.main, "--resume", parts, "--iterations", "4")
     assert torch.equal(weights(parts), weights(run))
 
 

@@ -98,7 +98,7 @@ def train(folder, *, stop_after=None, env_id="Walk-v0", **options):
         env_id=env_id,
         n_envs=2,
         vec_env="serial",
-        num_episodes=N_ITERATIONS,
+        iterations=N_ITERATIONS,
         eval_episodes=1,
         checkpoint_interval=1,
         eval_interval=2,

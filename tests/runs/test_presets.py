@@ -24,15 +24,15 @@ def config_of(*flags):
 @pytest.mark.parametrize("env_id", ZOO)
 def test_the_zoo_is_what_learning_was_measured_with(env_id):
     job = JOBS[env_id]
-    run = RunConfig(env_id=env_id, n_envs=job.num_envs, total_timesteps=job.total_steps, num_episodes=None)
+    run = RunConfig(env_id=env_id, n_envs=job.num_envs, total_timesteps=job.total_steps, iterations=None)
     assert config_of("--env-id", env_id) == TrainConfig(run=run, ppo=job.config)
 
 
 def test_flags_and_the_file_win_over_the_preset(tmp_path):
     usual = config_of("--env-id", "CartPole-v1")
     assert config_of("--env-id", "CartPole-v1", "--gamma", "0.5").ppo == replace(usual.ppo, gamma=0.5)
-    longer = config_of("--env-id", "CartPole-v1", "--num-episodes", "3").run
-    assert (longer.num_episodes, longer.total_timesteps) == (3, None)
+    longer = config_of("--env-id", "CartPole-v1", "--iterations", "3").run
+    assert (longer.iterations, longer.total_timesteps) == (3, None)
     file = tmp_path / "run.yaml"
     file.write_text("env_id: CartPole-v1\nn_envs: 16\ngamma: 0.6\n")
     both = config_of("--config", str(file), "--gamma", "0.7")
@@ -55,12 +55,12 @@ def test_a_preset_begins_a_new_run():
 
 
 def test_the_settings_of_a_run_show_it_in_full(tmp_path, capsys):
-    short = ["--num-episodes", "1", "--eval-episodes", "1", "--n-workers", "0"]
+    short = ["--iterations", "1", "--eval-episodes", "1", "--n-workers", "0"]
     assert (
         train_ppo.main(["--env-id", "CartPole-v1", "--preset", "zoo", "--checkpoint-dir", str(tmp_path), *short]) == 0
     )
     settings = yaml.safe_load(Path(tmp_path / "config.yaml").read_text())
-    expected = {**ZOO["CartPole-v1"], "num_episodes": 1, "total_timesteps": None}
+    expected = {**ZOO["CartPole-v1"], "iterations": 1, "total_timesteps": None}
     assert {name: settings[name] for name in expected} == expected
     assert "preset" not in settings
 

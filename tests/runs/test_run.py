@@ -55,7 +55,7 @@ def test_the_settings_that_a_run_writes_start_another_run_with_the_same(tmp_path
     monkeypatch.chdir(tmp_path)
     length = {
         "n_envs": 2,
-        "num_episodes": None,
+        "iterations": None,
         "total_timesteps": 64,
         "vec_env": "serial",
         "checkpoint_dir": tmp_path / "run",

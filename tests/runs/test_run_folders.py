@@ -39,7 +39,7 @@ def test_a_run_folder_that_goes_away_is_told_and_nothing_is_said_to_be_saved(tmp
 
 
 def test_a_run_whose_folder_goes_away_ends_after_the_iteration(tmp_path):
-    config = config_of(tmp_path / "run", num_episodes=10**6, checkpoint_interval=10**6, eval_interval=10**6)
+    config = config_of(tmp_path / "run", iterations=10**6, checkpoint_interval=10**6, eval_interval=10**6)
     gone = After(2, lambda: shutil.rmtree(tmp_path / "run"))
     run = Run(config, make_task(config), sinks=[gone])
     with pytest.raises(UserError, match="was deleted, moved or replaced"):
@@ -111,7 +111,7 @@ def test_a_folder_that_holds_another_run_is_not_continued_into(tmp_path):
     for name in ("one", "other"):
         trained(tmp_path / name)
     before = contents(tmp_path / "other")
-    config = resumed_config(tmp_path / "one" / "latest.pt", {"num_episodes": 6, "checkpoint_dir": tmp_path / "other"})
+    config = resumed_config(tmp_path / "one" / "latest.pt", {"iterations": 6, "checkpoint_dir": tmp_path / "other"})
     with pytest.raises(UserError, match="other holds a run already; go on with it by --resume"):
         Run(config, make_task(config), checkpoint=tmp_path / "one" / "latest.pt").train()
     assert contents(tmp_path / "other") == before
@@ -119,7 +119,7 @@ def test_a_folder_that_holds_another_run_is_not_continued_into(tmp_path):
 
 def test_a_run_without_a_folder_gets_one_and_its_checkpoint_tells_which(tmp_path, monkeypatch):
     monkeypatch.setattr("ml_pipeline.runs.folder.runs_folder", lambda: tmp_path)
-    folder = trained(None, num_episodes=1).folder
+    folder = trained(None, iterations=1).folder
     assert folder.parent == tmp_path
     assert folder.name.startswith("CartPole-v1-2")
     assert load_checkpoint(folder / "latest.pt")["config"]["checkpoint_dir"] == str(folder)
@@ -150,7 +150,7 @@ def test_a_finished_run_is_continued_with_more_steps(tmp_path):
     trained(tmp_path / "short")
     result = resumed(tmp_path / "short", total_timesteps=512).train()
     assert (result.status, result.global_step, result.iterations) == ("finished", 512, 8)
-    trained(tmp_path / "long", num_episodes=8)
+    trained(tmp_path / "long", iterations=8)
     assert torch.equal(weights(tmp_path / "short"), weights(tmp_path / "long"))
     assert len((tmp_path / "short" / "metrics.jsonl").read_text().splitlines()) == 8
     assert "total_timesteps: 512" in (tmp_path / "short" / "config.yaml").read_text()
@@ -160,7 +160,7 @@ def test_new_settings_of_a_resumed_run_are_in_its_checkpoint_from_the_beginning(
     """So that they hold even if the run is killed before it saves, and again after another resumption."""
     trained(tmp_path)
     error = ZeroDivisionError()
-    config = resumed_config(tmp_path / "latest.pt", {"num_episodes": 6, "gamma": 0.9, "eval_interval": 5})
+    config = resumed_config(tmp_path / "latest.pt", {"iterations": 6, "gamma": 0.9, "eval_interval": 5})
     with pytest.raises(ZeroDivisionError):
         Run(config, Broken(error), checkpoint=tmp_path / "latest.pt").train()
     assert resumed_config(tmp_path / "latest.pt", {}) == config
@@ -174,7 +174,7 @@ def test_a_checkpoint_that_was_moved_away_is_continued_where_it_lies(tmp_path):
     save_checkpoint(moved, {**load_checkpoint(tmp_path / "run" / "latest.pt"), "best_score": 1e9})
     finished = Run(resumed_config(moved, {}), make_task(config_of(None)), checkpoint=moved).train()
     assert finished.report is not None  # of the last policy: the best one was left behind
-    longer = resumed_config(moved, {"num_episodes": 6})
+    longer = resumed_config(moved, {"iterations": 6})
     result = Run(longer, make_task(longer), checkpoint=moved).train()
     assert (result.folder, result.global_step) == (tmp_path / "moved", 384)
     assert result.best_score == max(result.scores.values())  # of what best.pt holds here

@@ -34,7 +34,7 @@ def test_a_stop_saves_and_a_resumption_ends_as_if_it_had_not_been(tmp_path):
 
 
 def test_a_stop_from_another_thread_ends_a_run_that_would_go_on_for_days(tmp_path):
-    config, stop = config_of(tmp_path, num_episodes=10**6, eval_interval=10**6), StopRequest()
+    config, stop = config_of(tmp_path, iterations=10**6, eval_interval=10**6), StopRequest()
     other = threading.Thread(target=stop.request)
     result = Run(config, make_task(config), sinks=[After(1, other.start)], stop=stop).train()
     other.join(30)

@@ -18,7 +18,7 @@ from ml_pipeline.runs.train_command_line import parse_train_start
 from ml_pipeline.runs.train_config import TrainConfig
 
 BATCHED = ["--vec-env", "batched", "--n-envs", "64", "--n-steps", "16", "--minibatch-size", "512", "--n-epochs", "1"]
-SMALL = ["--hidden-sizes", "8", "--num-episodes", "5", "--window", "2", "--episode-length", "11"]
+SMALL = ["--hidden-sizes", "8", "--iterations", "5", "--window", "2", "--episode-length", "11"]
 CARTPOLE = GymTask("CartPole-v1", eval_episodes=1, seed=0)
 
 
@@ -58,7 +58,7 @@ def test_a_batched_run_stopped_in_the_middle_of_a_rollout_ends_as_if_it_had_not_
 
 @pytest.mark.slow
 def test_a_batched_run_is_judged_on_one_account(tmp_path, capsys):
-    start = [*BATCHED, *SMALL, "--n-envs", "8", "--minibatch-size", "128", "--num-episodes", "1"]
+    start = [*BATCHED, *SMALL, "--n-envs", "8", "--minibatch-size", "128", "--iterations", "1"]
     assert train_ppo.main([*start, "--checkpoint-dir", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "8 parallel environments for training\n   In the trainer's process · no workers" in out

@@ -1,6 +1,7 @@
 """Flags win over the file, the file over defaults; nothing heavy is imported."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,12 +51,12 @@ def test_the_spelling_of_the_zoo_counts_in_flags_and_files_and_the_last_one_wins
 
 
 @pytest.mark.parametrize(
-    ("lower", "upper"), [("num_episodes: 7", "--total-timesteps=1e6"), ("total_timesteps: 7", "--num-episodes=9")]
+    ("lower", "upper"), [("iterations: 7", "--total-timesteps=1e6"), ("total_timesteps: 7", "--iterations=9")]
 )
 def test_one_length_of_training_replaces_the_other(in_tmp, lower, upper):
     Path("run.yaml").write_text(lower)
     run = parse_train_start(["--config", "run.yaml", upper]).config.run
-    assert (run.num_episodes, run.total_timesteps) in {(None, 1_000_000), (9, None)}
+    assert (run.iterations, run.total_timesteps) in {(None, 1_000_000), (9, None)}
 
 
 def test_paths_do_not_depend_on_the_working_directory(in_tmp):
@@ -77,13 +78,31 @@ def test_episodes_of_evaluation_are_no_setting_of_a_market(in_tmp):
 
 def test_every_setting_has_a_sentence_in_the_help(capsys):
     with pytest.raises(SystemExit):
-        parse_train_start(["--help"])
+        parse_train_start(["--help-all"])
     shown = " ".join(capsys.readouterr().out.split())
     for name in (*hints_of(TrainConfig), "config", "resume"):
         after = shown.split(f" --{name.replace('_', '-')}", maxsplit=1)[1]
         sentence, _, _ = after.partition(" (default: ")
         assert sentence.endswith("."), name
         assert len(sentence.split()) > 4, name
+
+
+def test_help_shows_the_settings_that_people_change(capsys):
+    """As many as fit on two screens; the messages about a flag name the help that lists every flag."""
+    with pytest.raises(SystemExit):
+        parse_train_start(["--help"])
+    shown = capsys.readouterr().out
+    usual = [name for names in TrainConfig.USUAL.values() for name in names]
+    assert len(usual) == 20
+    assert re.findall(r"^  (--[a-z-]+)", shown, re.MULTILINE).count("--help-all") == 1
+    assert {*re.findall(r"^  (--[a-z-]+)", shown, re.MULTILINE)} == {"--help-all", *map(flag_of, usual)}
+    with pytest.raises(UserError, match="--help-all lists every flag"):
+        parse_train_start(["--xyz"])
+
+
+def test_iterations_have_the_name_that_the_first_version_gave_them():
+    assert parse_train_start(["--num-episodes", "7"]).config.run.iterations == 7
+    assert parse_train_start(["--num_episodes=7"]).config.run.iterations == 7
 
 
 @pytest.mark.long

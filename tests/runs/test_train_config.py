@@ -46,16 +46,16 @@ def test_several_processes_update_statistics_once_a_rollout():
 
 
 def test_the_length_of_a_training_in_steps():
-    run = RunConfig(n_envs=8, num_episodes=None, total_timesteps=100_000)
+    run = RunConfig(n_envs=8, iterations=None, total_timesteps=100_000)
     assert TrainConfig(run=run).timesteps == 100_000
-    assert TrainConfig(run=RunConfig(n_envs=8, num_episodes=20)).timesteps == 20 * 8 * 256
+    assert TrainConfig(run=RunConfig(n_envs=8, iterations=20)).timesteps == 20 * 8 * 256
 
 
 @pytest.mark.parametrize(
     ("setting", "value", "sentence"),
     [
         ("n_envs", 0, "n_envs must be a whole number of at least 1, but got 0."),
-        ("num_episodes", -1, "num_episodes must be a whole number of at least 1, but got -1."),
+        ("iterations", -1, "iterations must be a whole number of at least 1, but got -1."),
         ("n_workers", -1, "n_workers must be a whole number of at least 0, but got -1."),
         (
             "n_workers",
@@ -65,8 +65,8 @@ def test_the_length_of_a_training_in_steps():
         ("device", "xla", 'device must be one of auto, cpu, cuda, mps, but got "xla".'),
         ("seed", -1, "seed must be a whole number of at least 0, but got -1."),
         ("seed", 2**32, "seed must lie between 0 and 4294967295, but got 4294967296."),
-        ("total_timesteps", 9, "One of num_episodes and total_timesteps must be set, but got both."),
-        ("num_episodes", None, "One of num_episodes and total_timesteps must be set, but got none."),
+        ("total_timesteps", 9, "One of iterations and total_timesteps must be set, but got both."),
+        ("iterations", None, "One of iterations and total_timesteps must be set, but got none."),
     ],
 )
 def test_a_run_out_of_range_is_told_in_one_sentence(setting, value, sentence):
@@ -132,7 +132,7 @@ def test_a_command_line_loads_the_written_config_equal(tmp_path_factory, values)
 def test_a_file_in_sections_is_read_and_flags_win_over_it():
     example = Path(__file__).parents[2] / "configs" / "fast_training_ppo.json"
     config = parse_train_start(["--config", str(example), "--gamma", "0.9"]).config
-    assert (config.run.total_timesteps, config.run.num_episodes) == (100_352, None)
+    assert (config.run.total_timesteps, config.run.iterations) == (100_352, None)
     assert (config.ppo.ent_coef, config.ppo.gamma, config.ppo.minibatch_size) == (0.01, 0.9, 256)
     assert (config.trading.reward, config.trading.reward_kwargs) == ("fast_profit_reward", {"reward_scaling": 10_000.0})
     assert config.trading.trade_limit_percent == 50
@@ -142,4 +142,4 @@ def test_a_file_in_sections_is_read_and_flags_win_over_it():
 def test_a_file_may_give_the_length_of_training_alone(tmp_path):
     (tmp_path / "settings.yaml").write_text("total_timesteps: 4096\n")
     run = parse_train_start(["--config", str(tmp_path / "settings.yaml")]).config.run
-    assert (run.total_timesteps, run.num_episodes) == (4096, None)
+    assert (run.total_timesteps, run.iterations) == (4096, None)

@@ -32,7 +32,7 @@ def test_the_familiar_shape():
     assert config.trading.initial_cash == 100_000
     assert config.trading.action_mode == "discrete"
     assert config.run.total_timesteps == 500_000
-    assert config.run.num_episodes is None
+    assert config.run.iterations is None
     assert agent.logging.log_interval == 1000
     assert agent.logging.log_file is None
     assert agent.n_envs is None
@@ -58,7 +58,7 @@ def test_the_train_command_takes_the_same_file(tmp_path):
     path.write_text(yaml.safe_dump(content))
     by_agent, by_command = (
         agent_config(path).train,
-        build(TrainConfig, read_train_settings(path) | {"num_episodes": None}),
+        build(TrainConfig, read_train_settings(path) | {"iterations": None}),
     )
     assert by_agent == by_command == parse_train_start(["--config", str(path)]).config
     assert (by_agent.run.n_envs, by_agent.run.vec_env) == (6, "serial")

@@ -41,7 +41,7 @@ input()
 
 
 def brief(seed=0, **settings):
-    return {"env_id": "CartPole-v1", "num_episodes": 1, "seed": seed, **settings}
+    return {"env_id": "CartPole-v1", "iterations": 1, "seed": seed, **settings}
 
 
 def begun(service, run):

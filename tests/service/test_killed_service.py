@@ -33,7 +33,7 @@ class Submitter(threading.Thread):
 
     def run(self):
         for id in self.ids:
-            settings = {"env_id": "CartPole-v1", "seed": self._random.randrange(300), "num_episodes": 1}
+            settings = {"env_id": "CartPole-v1", "seed": self._random.randrange(300), "iterations": 1}
             while id not in self.told:
                 try:
                     request = {"do": "submit", "settings": settings, "run_id": id, "folder_of_work": str(self._root)}

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 EVENT = threading.Event()
 SMALL = {
-    **{"env_id": "CartPole-v1", "n_envs": 2, "vec_env": "serial", "num_episodes": 4, "eval_episodes": 1},
+    **{"env_id": "CartPole-v1", "n_envs": 2, "vec_env": "serial", "iterations": 4, "eval_episodes": 1},
     **{"n_steps": 32, "minibatch_size": 64, "n_epochs": 2, "hidden_sizes": [8]},
 }
 
@@ -128,11 +128,11 @@ def test_runs_side_by_side_have_the_bits_that_each_has_alone(tmp_path):
 @pytest.mark.long
 def test_a_run_stopped_and_resumed_by_the_service_has_the_bits_of_one_that_was_not(tmp_path):
     with AgentTrainingService(tmp_path / "root") as service:
-        run = service.submit({**SMALL, "num_episodes": 200})
+        run = service.submit({**SMALL, "iterations": 200})
         wait_until((service.root / run / "latest.pt").exists)
         service.stop(run)
         assert [each.status for each in service.wait(timeout_s=60)] == ["stopped"]
         service.resume(run)
         assert [each.status for each in service.wait(timeout_s=60)] == ["finished"]
-    trained(tmp_path / "alone", num_episodes=200)
+    trained(tmp_path / "alone", iterations=200)
     assert (weights(tmp_path / "root" / run) == weights(tmp_path / "alone")).all()

@@ -209,7 +209,7 @@ def test_what_is_missing_is_named(environment, what):
 
 def test_a_settings_object_is_a_whole_run(tmp_path):
     run = RunConfig(
-        env_id="CartPole-v1", num_episodes=1, checkpoint_dir=tmp_path / "run", vec_env="serial", eval_episodes=1
+        env_id="CartPole-v1", iterations=1, checkpoint_dir=tmp_path / "run", vec_env="serial", eval_episodes=1
     )
     trainer = TrainerAgent(TrainConfig(run=run, ppo=PPOConfig(n_steps=32, minibatch_size=32)))
     assert trainer.train() == tmp_path / "run" / "best.pt"
@@ -346,7 +346,7 @@ def test_an_environment_of_trading_by_its_id_says_that_nothing_is_held_out(env_i
 def test_the_evaluation_is_that_of_the_report(tmp_path, folder):
     trainer, model = trained(tmp_path, folder)
     figures = trainer.evaluate()
-    assert figures["table"] == trainer.trainer_core.run_result.report
+    assert figures["summary"] == trainer.trainer_core.run_result.report
     assert set(figures["symbols"]) == set(SYMBOLS)
     np.testing.assert_equal(trainer.evaluate(model)["agent"], figures["agent"])
     assert trainer.evaluate(model.parent, split="validation")["table"] != figures["table"]

@@ -46,7 +46,7 @@ def small_market(path, *, n=400, hint=0.0):
 
 
 def train_on_market(folder, *, seed=0, **trading):
-    run = RunConfig(n_envs=2, vec_env="serial", num_episodes=2, eval_interval=1, seed=seed, checkpoint_dir=folder)
+    run = RunConfig(n_envs=2, vec_env="serial", iterations=2, eval_interval=1, seed=seed, checkpoint_dir=folder)
     config = TrainConfig(run=run, ppo=PPO, trading=TradingConfig(**trading))
     Run(config, MarketOfTrial(config.trading, seed)).train()
     return folder

@@ -30,7 +30,7 @@ def _market(folder, *names):
 
 def test_settings_of_train_are_what_every_trial_begins_with():
     order = _parse(*CARTPOLE, "--n-envs", "12", "--total-timesteps", "1e5", "--n-trials", "500", "--n-jobs", "auto")
-    assert order.base == {"env_id": "CartPole-v1", "n_envs": 12, "total_timesteps": 100_000, "num_episodes": None}
+    assert order.base == {"env_id": "CartPole-v1", "n_envs": 12, "total_timesteps": 100_000, "iterations": None}
     assert (order.study_name, order.tune.n_trials, order.tune.n_jobs) == ("s", 500, "auto")
     assert flat_base(order)["gamma"] == 0.99
 

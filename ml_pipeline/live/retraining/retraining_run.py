@@ -56,7 +56,7 @@ class RetrainingTask(TradingTask):
     """Trading that is reported on its validation split: what a retraining is judged by are the latest bars."""
 
     def report(self, act: Act, folder: Path) -> str:
-        return str(self.evaluate(act, "validation", folder, page=True)["table"])
+        return str(self.evaluate(act, "validation", folder, page=True)["summary"])
 
 
 def retrain(folder: Path) -> Outcome:
@@ -214,7 +214,7 @@ def settings_of_retraining(
     """
     length: dict[str, Any] = {}
     if timesteps is not None:
-        length = {"total_timesteps": timesteps, "num_episodes": None, "n_envs_schedule": {}}
+        length = {"total_timesteps": timesteps, "iterations": None, "n_envs_schedule": {}}
     return {
         **flatten(replace(model, trading=trading)),
         **length,

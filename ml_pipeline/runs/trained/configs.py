@@ -22,19 +22,19 @@ Split = Literal["train", "validation", "test", "all"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """On what a policy is evaluated, and where the report is written.
+    """The data to evaluate on, and where to write the report.
 
-    Raises UserError where a value is out of range.
+    Raises UserError if a value is out of range.
     """
 
     split: Split | None = None
-    """Part of the market to evaluate on; none: test, or everything with --data."""
+    """Part of the market to evaluate on; none: test, or all bars if --data names other data."""
 
     certify: bool = False
     """Replay the orders in vectorbt, and fail if its equity differs by more than 1e-9; needs the extra certify."""
 
     output_dir: Path | None = None
-    """Folder for the report; none: the run folder for its best.pt as trained, else evaluation-WHAT in it."""
+    """Folder for the report; none: the run folder for best.pt as trained, otherwise a folder evaluation-WHAT in it."""
 
     def __post_init__(self) -> None:
         if self.split is not None:
@@ -43,16 +43,16 @@ class ReportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(ReportConfig):
-    """What is evaluated, and on what.
+    """The policy to evaluate, and the data to evaluate it on.
 
-    Raises UserError where a value is out of range.
+    Raises UserError if a value is out of range.
     """
 
     checkpoint: tyro.conf.Positional[Path]
-    """Run folder, whose best policy is evaluated, or a checkpoint, such as checkpoints/RUN/latest.pt."""
+    """Run folder (its best policy is used) or checkpoint, such as checkpoints/RUN/latest.pt."""
 
     eval_episodes: int | None = None
-    """Number of episodes in a Gymnasium environment; none: as many as the run had."""
+    """Number of episodes in a Gymnasium environment; none: as many as in the run's evaluations."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,11 +99,11 @@ def parse_evaluation(argv: Sequence[str], *, prog: str, description: str = "") -
 
 @dataclass(frozen=True, kw_only=True)
 class BacktestConfig(ReportConfig):
-    """What is backtested."""
+    """The run or model to backtest."""
 
     config: Path | None = None
-    """Settings file of a training, whose newest run is backtested, or a deployed model, such as models/NAME/current.
-    It must be given."""
+    """Settings file of a training (its newest run is backtested), or a deployed model, such as models/NAME/current;
+    required."""
 
 
 BacktestCommandLine = make_dataclass(
@@ -163,28 +163,28 @@ Render = Literal["human"]
 
 @dataclass(frozen=True, kw_only=True)
 class EnjoyConfig:
-    """Which policy plays, how often, and what is recorded.
+    """The policy to show, how many episodes, and the recording.
 
     Raises UserError if a value is out of range, or two of them exclude each other.
     """
 
     run: tyro.conf.Positional[Path]
-    """Run folder, whose best policy plays, or a checkpoint, such as checkpoints/RUN/latest.pt."""
+    """Run folder (its best policy is used) or checkpoint, such as checkpoints/RUN/latest.pt."""
 
     episodes: int | None = None
-    """Episodes to play; none is 3, and for trading one pass through the test split."""
+    """Number of episodes; none: 3, or one pass through the test split for trading."""
 
     video: Path | None = None
-    """File to record to: .mp4, which needs the extra video, or .gif."""
+    """Record to this file: .mp4 (needs the extra video) or .gif."""
 
     seed: int | None = None
-    """Seed of the first episode, one more for each after it; none plays the episodes of the run's evaluation."""
+    """Seed of the first episode; each further episode adds one. none: the episodes of the run's evaluations."""
 
     stochastic: bool = False
-    """Sample actions, as in training, instead of taking the likeliest."""
+    """Sample actions as in training instead of taking the most probable one."""
 
     render: Render | None = None
-    """Show a window while playing (human); none shows nothing."""
+    """Show a window (human); none: show nothing."""
 
     def __post_init__(self) -> None:
         if self.episodes is not None:
@@ -215,13 +215,13 @@ SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """What is exported, and as what.
+    """The policy to export, and the file format.
 
-    Raises UserError where a value is none of its choices.
+    Raises UserError if a value is none of its choices.
     """
 
     checkpoint: tyro.conf.Positional[Path]
-    """Run folder, whose best policy is exported, or a checkpoint, such as checkpoints/RUN/latest.pt."""
+    """Run folder (its best policy is used) or checkpoint, such as checkpoints/RUN/latest.pt."""
 
     format: Format = "onnx"
     """File format: onnx, for onnxruntime (writing it needs the extra onnx), or torch, a program of torch.export."""

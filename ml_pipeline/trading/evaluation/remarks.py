@@ -49,8 +49,6 @@ def remarks(evaluation: Evaluation) -> list[str]:
     agent, rules = evaluation.agent, evaluation.rules
     where = "the next bar's open" if rules.fill_at == "next_open" else "the close they were decided on, optimistically"
     paid = float(agent["costs_paid"][-1])
-    ends = [float(ledger["equity"][-1]) for ledger in evaluation.random]
-    better = sum(end >= agent["equity"][-1] for end in ends)
     bound = ", ".join(f"{name} in {counted(count, 'bar')}" for name, count in sorted(evaluation.limits.items()))
     return [
         *(f"The data: {remark}" for remark in evaluation.remarks),
@@ -61,8 +59,24 @@ def remarks(evaluation: Evaluation) -> list[str]:
         f"Limits that bound the agent: {bound}." if bound else "No limit bound the agent.",
         *baselines_without_limits(evaluation),
         *_beside_holding(evaluation),
-        f"Of the {len(ends)} random policies, {better} earned as much as the agent or more.",
+        f"{_random_ahead(evaluation)} of the {len(evaluation.random)} random policies earned as much as the agent.",
     ]
+
+
+def standing(evaluation: Evaluation) -> str:
+    """How the agent did compared with buy and hold and random policies, in one line."""
+    agent, holder = (evaluation.figures[name]["total_return"] for name in ("agent", "buy_and_hold"))
+    n_random = len(evaluation.random)
+    held = "more" if agent > holder else "no more"
+    return (
+        f"The agent earned {held} than buy and hold, and more than {n_random - _random_ahead(evaluation)} of the "
+        f"{n_random} random policies, which trade as much. ±: one standard error."
+    )
+
+
+def _random_ahead(evaluation: Evaluation) -> int:
+    """How many random policies earned as much as the agent or more."""
+    return sum(ledger["equity"][-1] >= evaluation.agent["equity"][-1] for ledger in evaluation.random)
 
 
 def annualization(evaluation: Evaluation) -> str:

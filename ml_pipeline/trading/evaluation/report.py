@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from collections.abc import Collection
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,13 @@ from ml_pipeline.reporting.report_files import EVALUATION_FILE
 from ml_pipeline.trading.accounts.ledger import Ledger, symbols_of
 from ml_pipeline.trading.accounts.trades import Costs, Trade, trades_of
 from ml_pipeline.trading.evaluation.metrics import drawdown_fraction
-from ml_pipeline.trading.evaluation.remarks import RANGES, annualization, baselines_without_limits, headlines
+from ml_pipeline.trading.evaluation.remarks import (
+    RANGES,
+    annualization,
+    baselines_without_limits,
+    headlines,
+    standing,
+)
 from ml_pipeline.trading.evaluation.results import Evaluation, costs_by_kind, profit_by_asset
 from ml_pipeline.trading.evaluation.sensitivity import Sensitivity
 
@@ -42,13 +49,18 @@ _ROWS = (
 )
 
 
-def table_rows(evaluation: Evaluation) -> list[list[str]]:
-    """The header, then one row per metric: of the columns of the evaluation. A dash is undefined."""
+_SUMMARY_ROWS = ("total_return", "cagr", "sharpe", "max_drawdown", "turnover", "n_trades")
+
+
+def table_rows(evaluation: Evaluation, names: Collection[str] | None = None) -> list[list[str]]:
+    """The header, then one row for each of these metrics (None: all), with a cell per column. A dash: undefined."""
     titles = {"random": f"random (mean of {len(evaluation.random)})"}
     header = ["", *(titles.get(name, name.replace("_", " ")) for name in evaluation.columns)]
     columns = [evaluation.figures[name] for name in evaluation.columns]
     rows = [
-        [title, *(_cell(c, name, factor, form, unit) for c in columns)] for name, title, factor, form, unit in _ROWS
+        [title, *(_cell(c, name, factor, form, unit) for c in columns)]
+        for name, title, factor, form, unit in _ROWS
+        if names is None or name in names
     ]
     return [header, *_endings_row(evaluation), *rows]
 
@@ -59,6 +71,14 @@ def results_table(evaluation: Evaluation) -> str:
     above = [evaluation.title, "", *first, *([""] if first else [])]
     below = ["", annualization(evaluation), RANGES, *baselines_without_limits(evaluation)]
     return "\n".join([*above, text_table(table_rows(evaluation)), *below])
+
+
+def results_summary(evaluation: Evaluation) -> str:
+    """What a training ends with: six rows of `table_rows` with title and headlines, and one line on what they mean."""
+    table = text_table(table_rows(evaluation, _SUMMARY_ROWS))
+    return "\n".join(
+        [evaluation.title, "", *[f"{line}\n" for line in headlines(evaluation)], table, "", standing(evaluation)]
+    )
 
 
 def _endings_row(evaluation: Evaluation) -> list[list[str]]:

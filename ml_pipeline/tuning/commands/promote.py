@@ -30,7 +30,7 @@ from ml_pipeline.tuning.study_files import require_optuna
 
 @dataclass(frozen=True, kw_only=True)
 class PromoteConfig:
-    """What is promoted, and what it must be.
+    """The trial to promote, and what it must achieve.
 
     Raises UserError where a value is out of range.
     """
@@ -39,35 +39,36 @@ class PromoteConfig:
     """Name of the study."""
 
     name: str | None = None
-    """Name of the model; none: that of the study."""
+    """Name of the model; none: the name of the study."""
 
     models_dir: Path | None = None
     """Folder of models; none: models/."""
 
     root: Path | None = None
-    """Folder of the study; none: checkpoints/."""
+    """Folder of runs that holds the study's folder; none: checkpoints/."""
 
     storage: str | None = None
-    """Where the study is stored, as `tune` has it; none: in its folder."""
+    """Where the study is stored, as given to tune; none: in the study's folder."""
 
     trial: int | None = None
     """Number of the trial to promote; none: the winner."""
 
     min_dsr: float = PromotionRules.min_dsr
-    """Least deflated Sharpe ratio, counting trials and counting checkpoints; 0: any. Not for Gymnasium environments."""
+    """Smallest acceptable deflated Sharpe ratio (a probability, counting all trials and checkpoints); 0: accept any.
+    Not for Gymnasium environments."""
 
     margin: float = PromotionRules.margin
-    """By more than so many standard errors it must beat what is deployed, on the study's validation data."""
+    """By how many standard errors the new model must beat the deployed one on the study's validation data."""
 
     despite: str | None = None
-    """Why the model is promoted though a feature may see ahead; its version keeps the reason, and paper trading repeats
-    it."""
+    """Reason to promote the model although a feature may use future data; its version keeps the reason, and paper
+    trading repeats it."""
 
     watch: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Follow the study as its trials end, and promote each new winner that deserves it, until the study is finished."""
+    """Follow the study as its trials end, and promote each new winner that passes, until the study is finished."""
 
     interval_s: float = 2.0
-    """Seconds between two looks at the study, with --watch."""
+    """Seconds between two checks of the study, with --watch."""
 
     def __post_init__(self) -> None:
         with naming_flags("min_dsr", "margin", "despite"):

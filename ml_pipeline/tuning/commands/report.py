@@ -24,7 +24,7 @@ from ml_pipeline.tuning.study_files import require_optuna
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """Which study is reported on, and whether the test may be opened.
+    """The study to report on, and the use of its test split.
 
     Raises UserError where a value is out of range, or two contradict each other.
     """
@@ -33,19 +33,19 @@ class ReportConfig:
     """Name of the study."""
 
     n_trials: int | None = None
-    """Number of finished trials that makes the study complete; none: as many as tune was asked for."""
+    """Number of finished trials that completes the study; none: the number given to tune."""
 
     open_test: bool = True
-    """Evaluate the winner on the test split, where all trials have ended and nobody has seen the test."""
+    """Evaluate the winner on the test split, if all trials have ended and the test split was not used before."""
 
     open_test_again: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Evaluate another winner on a test split that was seen; counted in the report."""
+    """Evaluate another winner on a test split that was used before; the report counts it."""
 
     storage: str | None = None
-    """Where the study is stored, as in tune; none: the journal in its folder."""
+    """Where the study is stored, as given to tune; none: the journal in its folder."""
 
     root: Path | None = None
-    """Folder of runs in which the study has its folder; none: checkpoints/."""
+    """Folder of runs that holds the study's folder; none: checkpoints/."""
 
     def __post_init__(self) -> None:
         if self.n_trials is not None:

@@ -20,16 +20,16 @@ from ml_pipeline.tuning.promotion.model_store import ModelStore, models_folder
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackConfig:
-    """Which model returns to which version.
+    """The model, and the version to return to.
 
     Raises UserError where `to` is no version.
     """
 
     name: tyro.conf.Positional[str]
-    """Name of the model, as `ml-pipeline models` lists it."""
+    """Name of the model, as the command models lists it."""
 
     to: str | None = None
-    """Version to return to, such as v2; none: the one that was deployed before."""
+    """Version to return to, such as v2; none: the one deployed before the current one."""
 
     models_dir: Path | None = None
     """Folder of models; none: models/."""

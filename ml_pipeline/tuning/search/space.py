@@ -275,7 +275,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
     "it is a person's word on a feature; give it on the command line": ("accept_feature",),
     "trials would find a lucky seed: judge each by several, with --seeds-per-trial": ("seed",),
     "all trials have the same budget: longer training would win": (
-        *("total_timesteps", "num_episodes", "stop_at_return", "stop_on_plateau"),
+        *("total_timesteps", "iterations", "stop_at_return", "stop_on_plateau"),
     ),
     "it decides how many trials fit on the machine; give it on the command line": ("n_envs", "n_envs_schedule"),
     "it is about the machine or the files, and not about what is learned; give it on the command line": (

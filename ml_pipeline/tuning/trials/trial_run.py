@@ -305,7 +305,7 @@ def report_interval(base: Mapping[str, Any]) -> int:
     rollout = values["n_envs"] * values["n_steps"]
     if "eval_interval" in base:
         return int(max(1, values["eval_interval"] * rollout))
-    timesteps = values["total_timesteps"] or values["num_episodes"] * rollout
+    timesteps = values["total_timesteps"] or values["iterations"] * rollout
     return int(max(1, timesteps // EVALUATIONS))
 
 

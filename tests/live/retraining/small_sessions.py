@@ -39,7 +39,7 @@ def trained_model(folder, *, seed=0, trading=TRADING, **run):
         bars = folder.parent / "small.parquet"
         write_bars(market(150), bars)
         trading = replace(trading, data=bars)
-    usual = {"n_envs": 2, "vec_env": "serial", "num_episodes": 2, "eval_interval": 1}
+    usual = {"n_envs": 2, "vec_env": "serial", "iterations": 2, "eval_interval": 1}
     config = TrainConfig(run=RunConfig(**{**usual, **run}, seed=seed, checkpoint_dir=folder), ppo=PPO, trading=trading)
     Run(config, make_task(config)).train()
     return folder

@@ -111,7 +111,7 @@ def test_it_trains_by_the_settings_of_the_model_at_the_costs_of_the_session(tmp_
     settings = read_train_settings(folder / SETTINGS)
     assert settings["fee_bps"] == 7.0
     assert settings["hidden_sizes"] == (8,)
-    assert (settings["total_timesteps"], settings["num_episodes"]) == (512, None)
+    assert (settings["total_timesteps"], settings["iterations"]) == (512, None)
     assert settings["init_from"] == model / "best.pt"
     assert settings["checkpoint_dir"] == folder / RUN
 

@@ -109,7 +109,7 @@ def test_sys_exit_where_no_process_starts_is_told_as_well(monkeypatch):
     assert told_of("sys.exit", "reset") == "Mortal-v0 ends the program by sys.exit(3) in its first reset()."
 
 
-SMALL = ["--n-steps", "8", "--minibatch-size", "8", "--num-episodes", "1", "--n-workers", "0"]
+SMALL = ["--n-steps", "8", "--minibatch-size", "8", "--iterations", "1", "--n-workers", "0"]
 
 
 @pytest.mark.parametrize("command", ["train", "check-env", "tune-workers", "evaluate", "enjoy"])

@@ -12,7 +12,7 @@ from ml_pipeline.runs.run import Run
 from tests.small_runs import config_of
 
 PPO = PPOConfig(n_steps=16, minibatch_size=32, n_epochs=2, hidden_sizes=(8,), normalize_update="rollout")
-FIVE = {"n_envs": 5, "num_episodes": 4, "eval_interval": 2, "checkpoint_interval": 2}
+FIVE = {"n_envs": 5, "iterations": 4, "eval_interval": 2, "checkpoint_interval": 2}
 
 
 class Quick(GymTask):
@@ -50,7 +50,7 @@ def learned(folder):
     for name in ("best.pt", "latest.pt"):
         saved = load_checkpoint(folder / name)
         saved["trainer"]["collector"].pop("elapsed_s")
-        for setting in ("checkpoint_dir", "num_episodes"):  # a resumed run may have another length
+        for setting in ("checkpoint_dir", "iterations"):  # a resumed run may have another length
             saved["config"].pop(setting)
         episodes = saved["trainer"]["collector"]["episodes"]
         episodes["finished"] = [list(each)[:4] for each in episodes["finished"]]  # the fifth is a time

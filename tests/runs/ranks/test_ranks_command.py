@@ -71,7 +71,7 @@ def members_of(folder):
 @pytest.mark.parametrize("of_rank", [None, 0, 1])
 def test_a_signal_stops_all_ranks_after_the_same_step(tmp_path, of_rank):
     folder = tmp_path / "run"
-    arguments = [*SMALL, "--n-processes", 2, "--num-episodes", 10**6, "--checkpoint-dir", folder]
+    arguments = [*SMALL, "--n-processes", 2, "--iterations", 10**6, "--checkpoint-dir", folder]
     with training(*arguments) as started:
         until(lambda: iterations_in(folder) > 2, started)
         pid = started.pid if of_rank is None else members_of(folder)[of_rank]
@@ -87,7 +87,7 @@ def test_a_signal_stops_all_ranks_after_the_same_step(tmp_path, of_rank):
 @pytest.mark.timeout(600)
 def test_under_torchrun_a_stop_is_no_failure_and_the_same_call_goes_on(tmp_path):
     folder = tmp_path / "run"
-    module = ["-m", "ml_pipeline.train_ppo", *SMALL, "--checkpoint-dir", folder, "--num-episodes"]
+    module = ["-m", "ml_pipeline.train_ppo", *SMALL, "--checkpoint-dir", folder, "--iterations"]
     torchrun = [*TORCHRUN, "--log-dir", tmp_path / "logs"]
     with training(*module, 10**6, command=torchrun) as started:
         until(lambda: iterations_in(folder) > 2, started)
@@ -97,7 +97,7 @@ def test_under_torchrun_a_stop_is_no_failure_and_the_same_call_goes_on(tmp_path)
     step = read_state(folder).global_step
     again = run([*torchrun, *module, str(-(-step // 160) + 3)], cwd=REPOSITORY)
     assert f"step {step:,}." in again.stdout
-    run([*TRAIN, *SMALL, "--checkpoint-dir", tmp_path / "alone", "--num-episodes", str(-(-step // 160) + 3)])
+    run([*TRAIN, *SMALL, "--checkpoint-dir", tmp_path / "alone", "--iterations", str(-(-step // 160) + 3)])
     assert learned(folder)["latest.pt"] == learned(tmp_path / "alone")["latest.pt"]
 
 
@@ -105,7 +105,7 @@ def test_under_torchrun_a_stop_is_no_failure_and_the_same_call_goes_on(tmp_path)
 @pytest.mark.timeout(600)
 def test_under_torchrun_a_killed_rank_starts_all_again_with_the_same_bits(tmp_path):
     folder = tmp_path / "run"
-    settings = [*SMALL, "--checkpoint-interval", "5", "--num-episodes", "300", "--checkpoint-dir"]
+    settings = [*SMALL, "--checkpoint-interval", "5", "--iterations", "300", "--checkpoint-dir"]
     torchrun = [*TORCHRUN, "--max-restarts", "1", "--log-dir", tmp_path / "logs"]
     with training("-m", "ml_pipeline.train_ppo", *settings, folder, command=torchrun) as started:
         until(lambda: iterations_in(folder) > 20, started)
@@ -123,7 +123,7 @@ def test_under_torchrun_a_killed_rank_starts_all_again_with_the_same_bits(tmp_pa
 @pytest.mark.timeout(600)
 def test_a_signal_to_torchrun_itself_stops_and_saves(tmp_path):
     folder = tmp_path / "run"
-    module = ["-m", "ml_pipeline.train_ppo", *SMALL, "--checkpoint-dir", folder, "--num-episodes", 10**6]
+    module = ["-m", "ml_pipeline.train_ppo", *SMALL, "--checkpoint-dir", folder, "--iterations", 10**6]
     with training(*module, command=[*TORCHRUN, "--log-dir", tmp_path / "logs"]) as started:
         until(lambda: iterations_in(folder) > 2, started)
         ranks = members_of(folder)
@@ -154,7 +154,7 @@ def test_a_run_whose_ranks_are_killed_at_random_moments_ends_with_the_same_bits(
     settings = [*SMALL, "--eval-interval", "40", "--checkpoint-interval", "7"]
     folder, n = tmp_path / "killed", 20
     ranks = ["--n-processes", 2, "--max-restarts", 2 * n]
-    with training(*settings, *ranks, "--checkpoint-dir", folder, "--num-episodes", 10**6) as started:
+    with training(*settings, *ranks, "--checkpoint-dir", folder, "--iterations", 10**6) as started:
         kill_at_random(folder, started, kills=n, seed=0)
         until((folder / "ranks.json").exists, started)
         n_iterations = iterations_in(folder)
@@ -165,8 +165,8 @@ def test_a_run_whose_ranks_are_killed_at_random_moments_ends_with_the_same_bits(
     assert output.count("was killed by SIGKILL") == n
     assert not [pid for pid in members_of(folder) if psutil.pid_exists(pid)]
     n_iterations = str(-(-read_state(folder).global_step // 160) + 3)
-    run([*TRAIN, "--resume", folder, *ranks, "--num-episodes", n_iterations])
-    run([*TRAIN, *settings, "--checkpoint-dir", tmp_path / "whole", "--num-episodes", n_iterations])
+    run([*TRAIN, "--resume", folder, *ranks, "--iterations", n_iterations])
+    run([*TRAIN, *settings, "--checkpoint-dir", tmp_path / "whole", "--iterations", n_iterations])
     assert learned(folder) == learned(tmp_path / "whole")
 
 
@@ -192,7 +192,7 @@ os.replace = killed_before
 @pytest.mark.long
 def test_a_first_rank_that_is_killed_while_it_saves_leaves_the_checkpoint_before(tmp_path):
     (tmp_path / "saving.py").write_text(KILLED_WHILE_SAVING)
-    settings = ["--env-id", "saving:Whole-v0", *SMALL[2:], "--checkpoint-interval", "1", "--num-episodes", "5"]
+    settings = ["--env-id", "saving:Whole-v0", *SMALL[2:], "--checkpoint-interval", "1", "--iterations", "5"]
     folder = tmp_path / "killed"
     with training(*settings, "--n-processes", 2, "--checkpoint-dir", folder, cwd=tmp_path) as started:
         seen = [line for line in started.stdout if "was killed" in line or "Going on after" in line]
@@ -305,7 +305,7 @@ def test_a_rank_that_hangs_is_named_by_the_timeout(tmp_path):
 @pytest.mark.long
 def test_a_worker_of_any_rank_that_is_replaced_is_told_with_the_numbers_among_all(tmp_path):
     once = "os.path.exists('killed') or (open('killed', 'w').close(), os.kill(os.getpid(), 9))"
-    code, output = faulty(tmp_path, once, "--n-workers", "1", "--on-worker-failure", "restart", "--num-episodes", "4")
+    code, output = faulty(tmp_path, once, "--n-workers", "1", "--on-worker-failure", "restart", "--iterations", "4")
     assert code == 0, output
     lost = "Rank 1: Worker 0 (environment 1) was killed by SIGKILL in step of environment 1"
     assert output.count(lost) == 1, output
@@ -321,7 +321,7 @@ def test_a_crash_at_the_end_of_another_rank_leaves_the_first_its_report(tmp_path
     write_faulty(tmp_path, crash_at_exit + slow_report)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    command = [*TRAIN, *FAULTY, "--num-episodes", "2", "--checkpoint-dir", str(tmp_path / "run")]
+    command = [*TRAIN, *FAULTY, "--iterations", "2", "--checkpoint-dir", str(tmp_path / "run")]
     with LocalLauncher(command, size=2, max_restarts=0, say=print, grace_s=0.2) as launcher:
         launcher.run()
     assert read_state(tmp_path / "run").status == "finished"

@@ -236,7 +236,7 @@ def test_a_folder_that_holds_a_run_is_refused_on_all_ranks(server, tmp_path):
 def asked(group, folder, requests):
     """A run that is asked for changes after its first iterations."""
     sinks = [After(number, lambda change=change: write_request(folder, **change)) for number, change in requests]
-    return train(group, folder, sinks=sinks, num_episodes=6)
+    return train(group, folder, sinks=sinks, iterations=6)
 
 
 def test_a_change_of_environments_is_made_by_all_ranks(server, tmp_path):
@@ -260,7 +260,7 @@ def test_ranks_without_the_rollouts_statistics_are_refused(server, tmp_path):
 
 @pytest.mark.long
 def test_ranks_with_batched_environments_leave_what_one_process_leaves(server, tmp_path):
-    settings = {"vec_env": "batched", "num_episodes": 5, "n_envs_schedule": {160: 7, 272: 3}}
+    settings = {"vec_env": "batched", "iterations": 5, "n_envs_schedule": {160: 7, 272: 3}}
     for size in (0, 1, 2, 3):
         server.values(train_trading, size, tmp_path / str(size), settings)
     whole = learned(tmp_path / "0")

@@ -113,7 +113,7 @@ def left_by(group, roots, given=None, launch="job 7", restart=0):
 
 
 def leave(folder, *, launch="job 7", iterations=4, status="running"):
-    train(None, folder, num_episodes=iterations)
+    train(None, folder, iterations=iterations)
     (folder / RANKS_FILE).write_text(json.dumps({"size": 2, "members": [], "launches": [launch]}))
     state = json.loads((folder / STATE_FILE).read_text())
     (folder / STATE_FILE).write_text(json.dumps({**state, "status": status, "host": "a machine that is gone"}))

@@ -17,7 +17,7 @@ SETTINGS = {
     "agent_config": {"kwargs": {"n_steps": 32, "batch_size": 32, "policy_kwargs": {"net_arch": [8]}}},
     "reward_config": {"type": "fast_profit_reward"},
     "portfolio_config": {"initial_cash": 50_000, "trade_limit_percent": 0.5},
-    "num_episodes": 1,
+    "iterations": 1,
     "n_workers": 0,
 }
 
@@ -49,7 +49,7 @@ def saved_run(folder, file, *, age=0, remembers=False, **changes):
 def test_it_trades_the_newest_run_of_the_file_on_bars_that_it_has_not_seen(file, tmp_path, capsys):
     other = tmp_path / "other.json"
     other.write_text(json.dumps({**SETTINGS, "learning_rate": 1e-3}))
-    runs = [("old", file, []), ("new", file, ["--num-episodes", "2", "--seed", "1"]), ("other", other, [])]
+    runs = [("old", file, []), ("new", file, ["--iterations", "2", "--seed", "1"]), ("other", other, [])]
     for age, (name, named, flags) in enumerate(runs):
         assert train_ppo.main(["--config", str(named), "--checkpoint-dir", f"checkpoints/{name}", *flags]) == 0
         os.utime(tmp_path / "checkpoints" / name / "latest.pt", (age, age))
@@ -57,7 +57,7 @@ def test_it_trades_the_newest_run_of_the_file_on_bars_that_it_has_not_seen(file,
     capsys.readouterr()
     assert backtest.main(["--config", str(file), "--fee-bps", "10", "--output-dir", "report"]) == 0
     printed = capsys.readouterr().out
-    first = f"The newest run of {file} is checkpoints/new, trained with the further flags --num-episodes 2 --seed 1.\n"
+    first = f"The newest run of {file} is checkpoints/new, trained with the further flags --iterations 2 --seed 1.\n"
     assert printed.startswith(first)
     assert "test split" in printed
     assert "after fees of 10 bps" in printed

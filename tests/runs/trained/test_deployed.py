@@ -11,7 +11,7 @@ from ml_pipeline.runs.trained.load_policy import load_policy
 from ml_pipeline.tuning.promotion.model_store import ModelStore
 
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden-sizes", "8", "--n-epochs", "1"]
-SMALL += ["--num-episodes", "1", "--eval-interval", "1", "--vec-env", "serial"]
+SMALL += ["--iterations", "1", "--eval-interval", "1", "--vec-env", "serial"]
 
 
 @pytest.fixture(scope="module")

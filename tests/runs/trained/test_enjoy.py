@@ -15,7 +15,7 @@ from ml_pipeline.runs.trained.configs import EnjoyConfig, parse_enjoy
 from ml_pipeline.runs.trained.enjoy import play
 
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden-sizes", "8", "--n-epochs", "1"]
-SMALL += ["--num-episodes", "2", "--vec-env", "serial"]
+SMALL += ["--iterations", "2", "--vec-env", "serial"]
 
 
 class Walk(gymnasium.Env):

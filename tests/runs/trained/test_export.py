@@ -183,7 +183,7 @@ def test_without_onnx_the_extra_is_named(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_is_exported_next_to_it(tmp_path, capsys):
-    small = ["--n-steps", "16", "--minibatch-size", "16", "--num-episodes", "1", "--hidden-sizes", "8"]
+    small = ["--n-steps", "16", "--minibatch-size", "16", "--iterations", "1", "--hidden-sizes", "8"]
     run = ["--env-id", "CartPole-v1", "--eval-episodes", "1", "--n-workers", "0", "--checkpoint-dir", str(tmp_path)]
     assert train_ppo.main([*run, *small]) == 0
     assert entry.main([str(tmp_path / "best.pt"), "--format", "torch"]) == 0

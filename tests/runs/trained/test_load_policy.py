@@ -16,7 +16,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.runs.trained.load_policy import load_policy
 
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden-sizes", "8", "--n-epochs", "1"]
-SMALL += ["--num-episodes", "2", "--eval-interval", "1", "--vec-env", "serial", "--seed", "3"]
+SMALL += ["--iterations", "2", "--eval-interval", "1", "--vec-env", "serial", "--seed", "3"]
 OWN_ENV = """
 import gymnasium, numpy as np
 from gymnasium import spaces

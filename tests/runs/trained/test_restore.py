@@ -27,7 +27,7 @@ from ml_pipeline.trading.task import TradingTask
 pytestmark = pytest.mark.long
 
 SMALL = ["--n-envs", "2", "--n-steps", "32", "--minibatch-size", "32", "--hidden-sizes", "8", "--n-epochs", "1"]
-SMALL += ["--num-episodes", "2", "--eval-interval", "1", "--vec-env", "serial", "--seed", "3"]
+SMALL += ["--iterations", "2", "--eval-interval", "1", "--vec-env", "serial", "--seed", "3"]
 KINDS = {"CartPole-v1": ["--env-id", "CartPole-v1", "--eval-episodes", "1"], "trading": []}
 
 
@@ -49,7 +49,7 @@ def no_file_is_exported(monkeypatch):
 def resume(path):
     stop = StopRequest()
     stop.request()  # everything is loaded, and no step is taken
-    config = resumed_config(path, {"num_episodes": 3})
+    config = resumed_config(path, {"iterations": 3})
     Run(config, make_task(config), checkpoint=path, stop=stop, listener=RunListener()).train()
 
 

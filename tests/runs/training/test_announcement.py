@@ -31,11 +31,11 @@ def announced(folder, **settings):
 
 def test_a_length_in_iterations_multiplies_with_the_environments_and_total_timesteps_does_not(tmp_path):
     single, double = (
-        announced(tmp_path / str(n), n_envs=n, ppo=replace(PPO, minibatch_size=32), num_episodes=4) for n in (1, 2)
+        announced(tmp_path / str(n), n_envs=n, ppo=replace(PPO, minibatch_size=32), iterations=4) for n in (1, 2)
     )
     assert (single.total_steps, double.total_steps) == (128, 256)
     assert single.one_env_steps == double.one_env_steps == 128
-    fair = announced(tmp_path / "fair", n_envs=2, num_episodes=None, total_timesteps=double.one_env_steps)
+    fair = announced(tmp_path / "fair", n_envs=2, iterations=None, total_timesteps=double.one_env_steps)
     assert (fair.total_steps, fair.one_env_steps) == (128, None)
 
 

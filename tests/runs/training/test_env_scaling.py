@@ -42,7 +42,7 @@ PPO = PPOConfig(n_steps=32, minibatch_size=64, n_epochs=2, hidden_sizes=(8,), le
 SCHEDULE = {400: 8, 1200: 3}
 APPLIED = {512: 8, 1280: 3}
 N_ENVS = [4] * 4 + [8] * 3 + [3] * 3
-LENGTH = {"n_envs": 4, "num_episodes": None, "total_timesteps": 1500, "eval_interval": 100, "checkpoint_interval": 100}
+LENGTH = {"n_envs": 4, "iterations": None, "total_timesteps": 1500, "eval_interval": 100, "checkpoint_interval": 100}
 
 
 class Told(RunListener):

@@ -26,7 +26,7 @@ def task(**settings):
 
 
 def test_a_run_folder_holds_the_warnings_about_its_features(tmp_path):
-    run = RunConfig(num_episodes=1, checkpoint_dir=tmp_path, vec_env="serial")
+    run = RunConfig(iterations=1, checkpoint_dir=tmp_path, vec_env="serial")
     config = TrainConfig(run=run, ppo=PPOConfig(n_steps=32, minibatch_size=32, n_epochs=1, hidden_sizes=(8,)))
     accepted = task(accept_feature=("feature_mine", "known before"))
     result = Run(config, accepted).train()

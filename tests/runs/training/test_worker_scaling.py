@@ -102,9 +102,7 @@ def schedule(monkeypatch):
 
 
 def run_of(folder, *, task=None, ppo=PPO, sinks=(), listener=None, stop=None, checkpoint=None, **run):
-    config = config_of(
-        folder, ppo=ppo, **{"vec_env": "parallel", "n_workers": 0, "n_envs": 3, "num_episodes": 5, **run}
-    )
+    config = config_of(folder, ppo=ppo, **{"vec_env": "parallel", "n_workers": 0, "n_envs": 3, "iterations": 5, **run})
     return Run(config, task or make_task(config), sinks=sinks, listener=listener, stop=stop, checkpoint=checkpoint)
 
 
@@ -125,11 +123,11 @@ def test_random_moves_change_no_bit_of_the_weights(kind, tmp_path, schedule):
 @pytest.mark.slow
 def test_moves_an_interruption_and_a_resumption_change_no_bit(tmp_path, schedule):
     ppo = replace(PPO, minibatch_size=48)
-    run_of(tmp_path / "stayed", ppo=ppo, num_episodes=6).train()
+    run_of(tmp_path / "stayed", ppo=ppo, iterations=6).train()
     stop = StopRequest()
     interrupted = After(3, stop.request)
     result = run_of(
-        tmp_path / "moved", ppo=ppo, num_episodes=6, n_workers="dynamic", stop=stop, sinks=[interrupted]
+        tmp_path / "moved", ppo=ppo, iterations=6, n_workers="dynamic", stop=stop, sinks=[interrupted]
     ).train()
     assert (result.status, result.iterations) == ("stopped", 3)
     assert resumed(tmp_path / "moved", n_workers="dynamic").train().status == "finished"
@@ -169,7 +167,7 @@ def test_a_run_moves_as_asked_at_the_end_of_its_iteration(tmp_path):
         "As requested: now 2 workers.",
         "As requested: now no workers, but the trainer's process alone.",
     ]
-    trained(tmp_path / "stayed", n_envs=3, num_episodes=5, ppo=replace(PPO, minibatch_size=48))
+    trained(tmp_path / "stayed", n_envs=3, iterations=5, ppo=replace(PPO, minibatch_size=48))
     assert torch.equal(weights(tmp_path / "asked"), weights(tmp_path / "stayed"))
 
 
@@ -233,7 +231,7 @@ def test_a_killed_worker_is_replaced_and_then_others_take_over(tmp_path, monkeyp
         on_worker_failure="restart",
         listener=heard,
         sinks=[sink],
-        num_episodes=6,
+        iterations=6,
     )
     assert run.train().status == "finished"
     assert rows[-1]["rollout/n_worker_restarts"] == 1

@@ -55,7 +55,7 @@ def markets(tmp_path):
 
 
 DAYS = ("2024-01-01", "2024-01-02", "2024-01-03")
-SMALL = ("--env-id", "CartPole-v1", "--num-episodes", "1")
+SMALL = ("--env-id", "CartPole-v1", "--iterations", "1")
 
 
 def test_submit_prints_an_id_per_line_for_each_seed(service, typed):
@@ -69,7 +69,7 @@ def test_submit_prints_an_id_per_line_for_each_seed(service, typed):
 
 def test_submit_takes_a_run_for_each_seed_and_symbol(service, typed, markets, tmp_path):
     file = tmp_path / "settings.yaml"
-    file.write_text("num_episodes: 1\nn_envs: 2\n")
+    file.write_text("iterations: 1\nn_envs: 2\n")
     words = ("--config", str(file), "--seeds", "0", "1", "--symbols", "EURUSD", "gbpusd", "--data-dir", str(markets))
     code, out, _ = typed("submit", *words)
     assert code == 0
@@ -78,12 +78,12 @@ def test_submit_takes_a_run_for_each_seed_and_symbol(service, typed, markets, tm
     assert len(out.split()) == 4
     both = markets / "both.csv"
     both.write_text("symbol,time,close\n" + "".join(f"{each},{day},1\n" for each in "AB" for day in DAYS))
-    typed("submit", "--num-episodes", "1", "--symbols", "A", "B", "--data", str(both))
+    typed("submit", "--iterations", "1", "--symbols", "A", "B", "--data", str(both))
     assert [run.settings["symbols"] for run in service.list()][4:] == [["A"], ["B"]]
 
 
 def test_submit_takes_one_run_for_all_symbols_where_one_policy_trades_each(service, typed, markets):
-    words = ("--num-episodes", "1", "--per-symbol", "--n-envs", "2", "--seeds", "0", "1", "--data-dir", str(markets))
+    words = ("--iterations", "1", "--per-symbol", "--n-envs", "2", "--seeds", "0", "1", "--data-dir", str(markets))
     assert typed("submit", *words, "--symbols", "EURUSD", "GBPUSD")[0] == 0
     assert [(run.settings["data"], run.settings["symbols"]) for run in service.list()] == [
         (str(markets), ["EURUSD", "GBPUSD"])
@@ -92,7 +92,7 @@ def test_submit_takes_one_run_for_all_symbols_where_one_policy_trades_each(servi
 
 def test_submit_finds_symbols_as_build_vec_env_does(service, typed, markets):
     (markets / "EURUSD.csv").rename(markets / "FOREX_EURUSD_1H_ASK.csv")
-    assert typed("submit", "--num-episodes", "1", "--data-dir", str(markets), "--symbols", "EURUSD")[0] == 0
+    assert typed("submit", "--iterations", "1", "--data-dir", str(markets), "--symbols", "EURUSD")[0] == 0
     assert service.list()[0].settings["data"].endswith("FOREX_EURUSD_1H_ASK.csv")
 
 
@@ -100,7 +100,7 @@ def test_submit_takes_one_run_for_files_of_bid_and_ask(service, typed, markets):
     for name in ("EURUSD_bid.csv", "EURUSD_ask.csv"):
         (markets / name).write_bytes((markets / "EURUSD.csv").read_bytes())
     (markets / "EURUSD.csv").unlink()
-    assert typed("submit", "--num-episodes", "1", "--data-dir", str(markets))[0] == 0
+    assert typed("submit", "--iterations", "1", "--data-dir", str(markets))[0] == 0
     found = [(run.settings["data"].rpartition("/")[2], run.settings["symbols"]) for run in service.list()]
     assert found == [("forex", ["EURUSD"]), ("GBPUSD_1h.csv", [])]
 
@@ -152,7 +152,7 @@ def test_submit_refuses_data_in_the_sentence_of_train_and_queues_nothing(text, s
     file = tmp_path / "missing.csv"
     if text is not None:
         file.write_text(text)
-    words = ("--data", str(file), "--num-episodes", "1")
+    words = ("--data", str(file), "--iterations", "1")
     told = []
     for command in (("submit", *words, "--root", str(service.root)), ("train", *words)):
         with pytest.raises(SystemExit) as end:
@@ -165,7 +165,7 @@ def test_submit_refuses_data_in_the_sentence_of_train_and_queues_nothing(text, s
 
 
 def test_submit_refuses_a_symbol_that_the_file_does_not_hold(service, typed, markets):
-    words = ("--num-episodes", "1", "--symbols", "A", "B", "--data", str(markets / "EURUSD.csv"))
+    words = ("--iterations", "1", "--symbols", "A", "B", "--data", str(markets / "EURUSD.csv"))
     code, out, err = typed("submit", *words)
     assert (code, out, service.list()) == (2, "", [])
     assert "A" in err

@@ -21,13 +21,13 @@ def test_the_remarks_say_what_the_figures_rest_on(evaluation_of, tiny_market):
         "0.0% of that.",
         "Limits that bound the agent: cash in 1 bar.",
         "Beside buy and hold, the agent has a beta of 1.00 ± 0.00 and an alpha of +0.0% ± 0.0% a year.",
-        "Of the 2 random policies, 0 earned as much as the agent or more.",
+        "0 of the 2 random policies earned as much as the agent.",
     ]
     falling = evaluation_of(tiny_market(np.linspace(200, 100, 40)), action=2, fee_bps=0, fill_at="close")
     assert "the close they were decided on, optimistically" in remarks(falling)[2]
     assert [remarks(falling)[i] for i in (3, 5)] == [
         "No limit bound the agent.",
-        "Of the 2 random policies, 2 earned as much as the agent or more.",
+        "2 of the 2 random policies earned as much as the agent.",
     ]
 
 

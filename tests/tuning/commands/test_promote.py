@@ -20,7 +20,7 @@ def root(tmp_path_factory):
     """A study "toy" with a finished trial, and one "empty"."""
     root = tmp_path_factory.mktemp("root")
     study, folder = new_study(root)
-    add_trial(study, folder, trained(root / "run", num_episodes=1).folder, value=1.0)
+    add_trial(study, folder, trained(root / "run", iterations=1).folder, value=1.0)
     new_study(root, "empty")
     return root
 

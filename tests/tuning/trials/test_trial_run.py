@@ -170,7 +170,7 @@ def test_reports_of_trials_with_other_rollouts_are_at_the_same_steps(tmp_path):
 
 
 def test_reports_are_a_tenth_of_the_budget_apart_where_the_settings_do_not_say():
-    assert report_interval({"n_envs": 8, "n_steps": 16, "num_episodes": 50}) == 640
+    assert report_interval({"n_envs": 8, "n_steps": 16, "iterations": 50}) == 640
     assert report_interval({"total_timesteps": 5}) == 1
 
 
