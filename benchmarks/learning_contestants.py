@@ -1,4 +1,4 @@
-"""A training of a job by ours or by Stable-Baselines3, and its scores."""
+"""Train a job with this package or with Stable-Baselines3, and score the policy."""
 
 import time
 from collections.abc import Callable
@@ -18,12 +18,12 @@ EVALUATION_EPISODES, EVALUATION_SEED = 100, 1_000_000
 LAST_SHARE = 0.05
 N_CURVE = 40  # points of a curve
 Episodes = list[tuple[int, float]]
-"""Of each training episode the step in which it ended, and its return."""
+"""(last step, return) of each training episode."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """The training episodes, and how it acts: by the likeliest action, and by drawn ones."""
+    """The training episodes, and functions for deterministic and sampled actions."""
 
     episodes: Episodes
     act: Callable[[Any], Any]
@@ -32,7 +32,7 @@ class Trained:
 
 @dataclass
 class _Curve:
-    """A sink that keeps nothing but the returns of episodes."""
+    """A sink that keeps only the returns of episodes."""
 
     episodes: Episodes = field(default_factory=list)
 
@@ -40,11 +40,11 @@ class _Curve:
         self.episodes += [(episode.global_step, episode.episode_return) for episode in episodes]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 class _Drawing:
-    """Acts by drawn actions."""
+    """Samples actions."""
 
     def __init__(self, act: Any) -> None:
         self._act, self._generator = act, np.random.default_rng(EVALUATION_SEED)
@@ -55,7 +55,7 @@ class _Drawing:
 
 
 def train_ours(job: Job, seed: int, total_steps: int) -> Trained:
-    """By ours."""
+    """Train with this package."""
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 
     curve = _Curve()
@@ -66,7 +66,7 @@ def train_ours(job: Job, seed: int, total_steps: int) -> Trained:
 
 
 def train_theirs(job: Job, seed: int, total_steps: int) -> Trained:
-    """The same by Stable-Baselines3, whose PPO has no memory."""
+    """Train with Stable-Baselines3, whose PPO has no memory."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
@@ -104,23 +104,23 @@ def train_theirs(job: Job, seed: int, total_steps: int) -> Trained:
     model.set_logger(Logger(None, []))  # its own would make a folder in TMPDIR
     model.learn(total_steps, callback=Record())
 
-    def act(observation: Any, *, likeliest: bool = True) -> Any:
+    def act(observation: Any, *, deterministic: bool = True) -> Any:
         seen = envs.normalize_obs(observation) if isinstance(envs, VecNormalize) else observation
-        return model.predict(seen, deterministic=likeliest)[0]
+        return model.predict(seen, deterministic=deterministic)[0]
 
     torch.manual_seed(EVALUATION_SEED)
-    return Trained(episodes, act, partial(act, likeliest=False))
+    return Trained(episodes, act, partial(act, deterministic=False))
 
 
 CONTESTANTS: dict[str, Callable[[Job, int, int], Trained]] = {OURS: train_ours, THEIRS: train_theirs}
 
 
 def run_of(name: str, who: str, seed: int, total_steps: int) -> dict[str, Any]:
-    """One training and its scores, as a line of the file.
+    """Train once and return the scores, as a line of the file.
 
-    deterministic, stochastic: mean returns of `EVALUATION_EPISODES` episodes after training, by the likeliest action
-    and by drawn ones. last: mean return of the training episodes that ended in the last `LAST_SHARE` of the steps, none
-    where no episode did.
+    deterministic, stochastic: mean returns of `EVALUATION_EPISODES` episodes after training, with deterministic
+    and with sampled actions. last: mean return of the training episodes that ended in the last `LAST_SHARE` of the
+    steps, None if there are none.
     """
     job = JOBS[name]
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What `benchmarks/learning.py` trains: environments and settings, the same for both contestants."""
+"""The jobs of `benchmarks/learning.py`: environments and settings, the same for both contestants."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from ml_pipeline.runs.environments.gym_env import GymEnv, stacked
 
 @dataclass(frozen=True)
 class Job:
-    """Settings as ours spells them; `n_seeds` seeds a contestant.
+    """One job; `n_seeds` is per contestant.
 
-    make: a new environment; training: whether it is to learn in (an Atari game then ends with each life).
+    make: returns a new environment, for training if `training` (an Atari episode is then one life).
     """
 
     make: Callable[..., gymnasium.Env]
@@ -26,7 +26,7 @@ class Job:
 
 
 class PositionsOnly(gymnasium.ObservationWrapper):
-    """CartPole without its velocities: where it goes is known only to who remembers where it was."""
+    """CartPole without its velocities, which a policy needs memory to infer."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
@@ -38,12 +38,12 @@ class PositionsOnly(gymnasium.ObservationWrapper):
 
 
 def positions_only(*, training: bool) -> gymnasium.Env:
-    """CartPole-v1 by its positions, in training or not."""
+    """CartPole-v1 without its velocities."""
     return PositionsOnly(gymnasium.make("CartPole-v1"))
 
 
 def car_racing(*, training: bool) -> gymnasium.Env:
-    """CarRacing-v3, in training or not: two gray frames of 64 x 64, each action twice, as in rl-baselines3-zoo.
+    """CarRacing-v3: two gray frames of 64 x 64, each action twice, as in rl-baselines3-zoo.
 
     A frame is the brighter of the two that an action gives, there the second.
     """

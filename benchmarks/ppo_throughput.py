@@ -1,13 +1,13 @@
-"""Training steps a second, beside Stable-Baselines3 and plain torch with the same settings: interleaved, in one run.
+"""Training steps per second of this package, Stable-Baselines3 and plain PyTorch with the same settings, interleaved.
 
     pip install -e '.[bench]' && python benchmarks/ppo_throughput.py [--only cheetah]
 
-Every measurement is a process of its own on an otherwise idle machine: it trains for a warm-up, then for a fixed number
-of rollouts and updates, and reports environment transitions over wall time. CartPole warms up until its episodes are
-long: the many resets of the first iterations are not what a user waits for. A whole program is timed from start to end,
-imports included; ours then also evaluates and writes its report. The contestants take turns within each
-round, so that a machine that changes its speed changes it for all; the ratio of a round is against Stable-Baselines3's
-faster contestant in that round, and, where a job has a limit, against that. Figures are medians.
+Each measurement is a separate process on an otherwise idle machine: it trains for a warm-up, then for a fixed number of
+rollouts and updates, and reports environment transitions over wall time. CartPole warms up until its episodes are long,
+because the many resets of the first iterations are a small part of a training. A whole program is timed from start to
+end, imports included; ours then also evaluates and writes its report. The contestants take turns within each round, so
+a change in the speed of the machine affects all of them. The ratio of a round is to the faster contestant of
+Stable-Baselines3 in that round and, if the job has a limit, to the limit. Figures are medians.
 """
 
 import argparse
@@ -27,7 +27,7 @@ COUNTED = 8  # iterations
 
 
 def measure(contestant: str, job: Job) -> float:
-    """Transitions a second after the warm-up; runs in a process of its own."""
+    """Transitions per second after the warm-up; runs in a separate process."""
     train = CONTESTANTS[contestant](job)
     train(job.warm_up)
     started = time.perf_counter()
@@ -41,7 +41,7 @@ COMPARISONS = (
     ("ours in bfloat16", "Stable-Baselines3", "x"),
     ("ours in bfloat16", "bfloat16 limit", "of the limit"),
 )
-"""Who is compared with the fastest of those whose names begin so, and the unit of the ratio."""
+"""(contestant, prefix of the names it is compared with, unit of the ratio); the fastest of those counts."""
 
 
 def measure_apart(contestant: str, job: Job) -> float:
@@ -54,9 +54,9 @@ def measure_apart(contestant: str, job: Job) -> float:
 
 
 def program_s(contestant: str, job: Job, request: str) -> float:
-    """What a whole training takes as a program of its own, with our command or with a script for the others.
+    """Seconds for a whole training as a program: our command, or a script for the others.
 
-    Python keeps the bytecode of modules, as it does for users: a first round may take longer.
+    Python caches bytecode as usual, so a first round may take longer.
     """
     command = [sys.executable, __file__, "--train", request]
     if contestant == "ours":
@@ -77,7 +77,7 @@ def train_whole(contestant: str, job: Job) -> None:
 
 
 def compare(job: Job, rounds: int) -> str:
-    """The rates of all contestants, and how ours stands to Stable-Baselines3's better one and to the limit."""
+    """The rates of all contestants, and our ratio to the faster one of Stable-Baselines3 and to the limit."""
     rates: dict[str, list[float]] = {contestant: [] for contestant in job.contestants}
     for _ in range(rounds):
         for contestant, measured in rates.items():

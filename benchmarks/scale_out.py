@@ -1,11 +1,11 @@
-"""What several ranks and machines gain: groups of ranks beside one, interleaved.
+"""Speedup by several ranks and machines: groups of ranks and a single process, interleaved in one run.
 
     python -m benchmarks.scale_out --write-docs     # all tables, seven minutes on 2 cores as root, and the page
     python -m benchmarks.scale_out --short          # two minutes, only printed
     python -m benchmarks.scale_out --from-json      # write the page again from the stored figures
 
-Each rank has one core. Machines are network namespaces with a delay between them, which need Linux and root; a step
-that waits stands for one that computes, since two cores cannot be busy four times. Groups take turns within a round.
+Each rank has one core. Machines are network namespaces with a delay between them, which need Linux and root. Waits
+stand for steps that compute, because two cores cannot compute four steps at once. Groups take turns within a round.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CLUSTER = 4
 _CLUSTER_JOB = Job(step="waits", step_s=1e-3, num_envs=256, n_steps=32, ranks=1, iterations=2)
 _BUSY_JOB = Job(step="busy", step_s=1e-3, num_envs=8, n_steps=256, ranks=0, n_workers=2)
 
-# Each comparison: the group that others are held against comes first.
+# In each comparison, the first group is the baseline.
 COMPARISONS: dict[str, dict[str, Job]] = {
     "steps that wait 2 ms": {
         "1 rank, 8 environments": Job(step="waits", step_s=2e-3, num_envs=8, n_steps=256, ranks=1, n_workers="auto"),
@@ -50,7 +50,7 @@ ON_MACHINES = {
     }
 }
 _LEARNING = Job(step="waits", num_envs=256, n_steps=32, ranks=1, iterations=5)
-"""Of which learning is told, on one core."""
+"""Measures the time for learning on one core."""
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""A training as a group of ranks, each a process with a core of its own, and what it takes: what `scale_out` runs.
+"""Trains with a group of ranks, one process and one core each, and times it for `scale_out`.
 
-A process of the group runs this module; `trained` starts them. What is timed are whole iterations after the first.
+`trained` starts the processes of a group, which run this module. It times whole iterations after the first.
 """
 
 import json
@@ -25,10 +25,10 @@ _SHORT_EXCHANGES, _LONG_EXCHANGES = 41, 15
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a group trains.
+    """The training of a group.
 
-    step: "waits" and "busy" take step_s; "CartPole" is CartPole-v1. num_envs: of the whole group. ranks: how many
-    processes train; 0 is a process without a group, on all cores. n_workers: of each rank.
+    step: "waits" and "busy" take step_s; "CartPole" is CartPole-v1. num_envs: of the whole group. ranks: number of
+    processes; 0: one process without a group, on all cores. n_workers: of each rank.
     """
 
     step: Literal["waits", "busy", "CartPole"]
@@ -42,7 +42,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Seconds of one iteration, each a median. exchange_s: until the last rank that came to the exchange had it."""
+    """Median seconds per iteration. exchange_s: from the arrival of the last rank until it has the data."""
 
     iteration_s: float
     acting_s: float
@@ -52,7 +52,7 @@ class Timing:
 
 
 def trained(job: Job, machines: Machines | None = None) -> Timing:
-    """The group of a job, started, timed and ended; each rank in a namespace of its own where there are `machines`."""
+    """Run the group of a job and return its timing; with `machines`, each rank has its own namespace."""
     ranks = _run({"train": asdict(job)}, max(1, job.ranks), machines)
     exchanges_s = [min(of_ranks) for of_ranks in zip(*(rank["exchanges_s"] for rank in ranks), strict=True)]
     first = ranks[0]
@@ -60,7 +60,7 @@ def trained(job: Job, machines: Machines | None = None) -> Timing:
 
 
 def exchanged(ranks: int, machines: Machines | None = None) -> dict[str, float]:
-    """What an exchange takes among so many ranks: of a short payload, and how long a long one takes more, in s."""
+    """Seconds for an exchange of a short payload among the ranks, and the additional seconds for a long one."""
     found = _run({"exchange": True}, ranks, machines)
     short_s, long_s = (
         statistics.median(map(min, zip(*(rank[key] for rank in found), strict=True))) for key in ("short_s", "long_s")
@@ -69,7 +69,7 @@ def exchanged(ranks: int, machines: Machines | None = None) -> dict[str, float]:
 
 
 def _run(what: dict[str, Any], size: int, machines: Machines | None) -> list[dict[str, Any]]:
-    """What each rank of a new group prints. Raises RuntimeError where one fails; the others are then ended."""
+    """Run a new group and return the output of each rank. Raises RuntimeError, and ends all ranks, if one fails."""
     port = _PORT if machines else free_port()
     with ExitStack() as stack:
         processes = []
@@ -93,7 +93,7 @@ def _run(what: dict[str, Any], size: int, machines: Machines | None) -> list[dic
 
 
 class TimedRanks:
-    """A group that notes how long each exchange of rollouts took."""
+    """A group that records the time of each exchange of rollouts."""
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -1,9 +1,9 @@
-"""Machines on one machine: network namespaces that reach each other through a relay with a delay and a rate.
+"""Simulated machines: network namespaces connected by a relay with a delay and a bandwidth.
 
-Linux and root. Each namespace has a TUN device, and the relay, a process in user space, carries packets between them as
-a switch does: a link of its own to each machine, so many bits per second each way, and a delay. It needs nothing of the
-kernel but TUN; tc's netem, which does the same, is not in every kernel. Packets keep a MTU of 1,500 towards TCP, which
-grows its window as in a real network, but travel 64 KB at once, as between a kernel and its network card.
+Needs Linux and root. Each namespace has a TUN device. The relay, a process in user space, carries packets between them
+like a switch: each machine has its own link with a bandwidth per direction and a delay. The kernel only needs TUN; tc's
+netem, which does the same, is not in every kernel. TCP sees an MTU of 1,500, so its window grows as in a real network,
+but packets travel 64 KB at a time, as between a kernel and its network card.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _LARGEST = 1 << 17
 
 
 class Link:
-    """When what is sent from one machine to another arrives: the rate of both ends' links, then the delay.
+    """Arrival times of packets: limited by the bandwidth of both links, then delayed.
 
     >>> link = Link(n_machines=2, delay_s=0.5, bytes_per_s=100.0)
     >>> link.arrival(0, 1, n_bytes=100, now_s=0.0), link.arrival(0, 1, n_bytes=100, now_s=0.0)
@@ -51,7 +51,7 @@ class Link:
 
 
 class Machines:
-    """Open namespaces: their addresses, and what to put before a command that is to run in one."""
+    """Open namespaces: their addresses, and the prefix for commands that run in one."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -66,7 +66,7 @@ class Machines:
         return ["ip", "netns", "exec", self._names[machine]]
 
     def cut_off(self, machine: int) -> None:
-        """From now on nothing reaches that machine, and nothing comes from it."""
+        """Disconnect a machine in both directions."""
         _ip("-n", self._names[machine], "link", "set", DEVICE, "down")
 
     def connect(self, machine: int) -> None:
@@ -76,9 +76,9 @@ class Machines:
 
 @contextmanager
 def machines(number: int, *, delay_s: float, bits_per_s: float) -> Iterator[Machines]:
-    """So many namespaces, and the relay between them, until the end of the block.
+    """Open `number` namespaces and their relay until the end of the block.
 
-    delay_s: from one to another, one way. bits_per_s: of each one's link, in each direction.
+    delay_s: one way. bits_per_s: of each link, in each direction.
     """
     names = [f"scale{os.getpid()}-{index}" for index in range(number)]
     with contextlib.ExitStack() as stack:
@@ -110,7 +110,7 @@ def _ip(*words: str) -> None:
 
 
 def _open_tun(index: int, namespace: str) -> int:
-    """The end of a new device that we read and write; the other end is in the namespace, with its address."""
+    """Open a new device for reading and writing; its other end is in the namespace, with its address."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     device = f"{namespace[-12:]}t"
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR

@@ -1,4 +1,4 @@
-"""Who takes part in `ppo_throughput.py`, by name: each makes a function of a job that trains for so many iterations."""
+"""The contestants of `ppo_throughput.py` by name: each turns a job into a function that trains n iterations."""
 
 from collections.abc import Callable
 from typing import Any

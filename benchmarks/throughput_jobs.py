@@ -1,4 +1,4 @@
-"""What `ppo_throughput.py` measures: its jobs, each with settings that every contestant trains with."""
+"""The jobs of `ppo_throughput.py`, with the settings of all contestants."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Limits of `ppo_throughput.py`: what a part of a training takes alone, which no trainer can go below."""
+"""Limits of `ppo_throughput.py`: the time of one part of a training, a lower bound for every trainer."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from throughput_jobs import Job
 
 
 def steps_on_all_cores(job: Job) -> Callable[[int], None]:
-    """As long as the environments' own steps take, shared by all cores without loss."""
+    """Takes the time of the environment steps, divided among all cores without loss."""
     from ml_pipeline.runtime.cores import usable_cores
 
     return lambda iterations: time.sleep(iterations * job.num_envs * job.n_steps * BUSY_S / usable_cores())

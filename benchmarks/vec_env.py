@@ -1,12 +1,12 @@
 """Environment steps per second, beside other vectorizers: interleaved, in one run, by medians.
 
-    pip install -e '.[bench]' && python benchmarks/vec_env.py          # every table, about half an hour
-    python benchmarks/vec_env.py --short                               # 8 environments, some rows, a minute
+    pip install -e '.[bench]' && python benchmarks/vec_env.py          # all tables, about half an hour
+    python benchmarks/vec_env.py --short                               # 8 environments, some rows, one minute
     python benchmarks/vec_env.py --only growth --plot growth.png
 
-All contestants of a row are open at once, and idle but for the one whose turn it is; they take turns within each round,
-so that a machine that changes its speed changes it for all. The ratio of a row is the median of the rounds' ratios.
-Figures of a machine that does other work are worth nothing.
+All contestants of a row are open at once and take turns within each round, so a change in the speed of the machine
+affects all of them. The ratio of a row is the median of the ratios of its rounds. Run nothing else on the machine
+meanwhile.
 """
 
 import argparse
@@ -123,7 +123,7 @@ PEERS: dict[str, tuple[str, Callable[[list[EnvFactory]], Contestant]]] = {
 
 
 def installed_peers(names: Iterable[str] = PEERS) -> dict[str, Callable[[list[EnvFactory]], Contestant]]:
-    """Those that can be measured here; says which cannot."""
+    """The peers that are installed; prints which are not."""
     found = {}
     for name in names:
         package, make = PEERS[name]
@@ -156,7 +156,7 @@ def take_turns(contestants: dict[str, Contestant], num_envs: int, *, rounds: int
 def measure(
     env_fn: EnvFactory, num_envs: int, makers: dict[str, Callable[[list[EnvFactory]], Contestant]], args: Any
 ) -> tuple[Rates, dict[str, str]]:
-    """Rates and notes of these contestants over `num_envs` environments of a kind."""
+    """Rates and notes of the contestants with `num_envs` environments."""
     contestants: dict[str, Contestant] = {}
     try:
         for name, make in makers.items():
@@ -222,7 +222,7 @@ def whole_batch(env_fns: list[EnvFactory], policy_s: float) -> Contestant:
 
 
 def two_halves(env_fns: list[EnvFactory], policy_s: float, num_workers: Any) -> Contestant:
-    """Half of the environments are under way while a policy looks at the other half."""
+    """One half of the environments steps while the policy computes actions for the other."""
     envs = ParallelEnv(env_fns, num_groups=2, num_workers=num_workers)
     envs.reset(seed=0)
     middle = (envs.num_envs + 1) // 2
@@ -251,7 +251,7 @@ def compute(time_s: float) -> None:
 
 
 def overlap(args: Any) -> None:
-    """What stepping one half gains while a policy of this cost per environment looks at the other."""
+    """Gain of stepping one half while a policy of a given cost computes actions for the other."""
     print("8 environments and a policy: steps per second, all at once, and in halves that overlap\n")
     print_head(
         "environment", "policy, per environment", "at once", "halves, 2 workers", "halves, 8 workers", "best gain"
@@ -302,7 +302,7 @@ def _plot(sizes: list[int], curves: dict[str, list[float]], path: str) -> None:
 
 
 def start(args: Any) -> None:
-    """From the constructor's call to the first observations, one worker per environment."""
+    """Time from the constructor to the first observations, one worker per environment."""
     print("Start-up in s, one worker per environment; the first by forkserver also starts the server\n")
     print_head("start method", *args.num_envs)
     for method in multiprocessing.get_all_start_methods():
@@ -317,7 +317,7 @@ def start(args: Any) -> None:
 
 
 def memory(args: Any) -> None:
-    """What a worker holds for itself alone."""
+    """Memory that a worker does not share."""
     import psutil
 
     print("Memory of a worker's own (USS) in MB, after a step\n")

@@ -1,11 +1,11 @@
-"""Which vectorizer for which environment: speed, processor, memory, GPU and time to learn; interleaved, by medians.
+"""Compare vectorizers: speed, CPU, memory, GPU and time to learn; interleaved, by medians.
 
     python -m benchmarks.vectorizer_choice --write-docs     # all tables in about six minutes on 2 cores, and the page
     python -m benchmarks.vectorizer_choice --short          # one minute, only printed
     python -m benchmarks.vectorizer_choice --from-json      # write the page again from the stored figures
 
 Needs Stable-Baselines3 (the extra sb3). All vectorizers of a row are open at once and take turns within each round, so
-that a machine that changes its speed changes it for all. What a machine that does other work prints is worth nothing.
+a change in the speed of the machine affects all of them. Run nothing else on the machine meanwhile.
 """
 
 import argparse
@@ -43,11 +43,11 @@ EnvFactory = Callable[[], gymnasium.Env]
 SIZES = (1, 4, 8, 16)
 _LEARNING_ENVS = 8
 _MOST_STEPS = 200_000
-"""A training that has not reached its return by then is reported as that."""
+"""Steps after which a training counts as not having reached its return."""
 
 
 class SlowCartPole(gymnasium.Wrapper):
-    """CartPole whose step computes for 0.3 ms: a simulator in Python that is small, but no toy."""
+    """CartPole with 0.3 ms of computing per step, like a small simulator in Python."""
 
     def __init__(self) -> None:
         super().__init__(gymnasium.make("CartPole-v1"))
@@ -59,7 +59,7 @@ class SlowCartPole(gymnasium.Wrapper):
 
 
 class FromStableBaselines3(VectorEnv):
-    """A `VecEnv` of Stable-Baselines3 as a Gymnasium vector environment, so that the same PPO learns in it."""
+    """A `VecEnv` of Stable-Baselines3 as a Gymnasium vector environment, for training with the same PPO."""
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
@@ -85,9 +85,9 @@ class FromStableBaselines3(VectorEnv):
 
 
 class ThreadedEnvs(VectorEnv):
-    """A thread per environment, all in this process: they wait together, but compute in turn.
+    """One thread per environment in this process: they wait at the same time, but compute one after another.
 
-    For environments whose observations are a Box.
+    Observations must be a Box.
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -115,7 +115,7 @@ class ThreadedEnvs(VectorEnv):
 
     @staticmethod
     def _stepped(env: gymnasium.Env, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        """A step, and the next episode's first observation in place of an episode's last one, which comes besides."""
+        """A step with autoreset; the last item is the final observation of an episode that ended."""
         observation, reward, terminated, truncated, _ = env.step(action)
         if not (terminated or truncated):
             return observation, float(reward), terminated, truncated, None
@@ -129,7 +129,7 @@ class ThreadedEnvs(VectorEnv):
 
 @dataclass
 class Kind:
-    """An environment to choose a vectorizer for. batched: all of them in one, where there is that."""
+    """An environment to compare vectorizers with. batched: makes all environments in one, if possible."""
 
     env_fns: Callable[[int], list[EnvFactory]]
     waits: bool = False
@@ -138,7 +138,7 @@ class Kind:
 
 @dataclass
 class Contestant:
-    """An open vectorizer, and its own processes besides this one."""
+    """An open vectorizer and its worker processes."""
 
     envs: VectorEnv
     workers: list[psutil.Process] = field(default_factory=list)
@@ -156,7 +156,7 @@ def kinds() -> dict[str, Kind]:
 
 
 def vectorizers(kind: Kind, n: int) -> dict[str, Callable[[], VectorEnv]]:
-    """What there is for n environments. Workers: one for each core, or for each environment that waits."""
+    """Vectorizers for n environments. "workers" has one per core, or one per environment if steps wait."""
     workers = n if kind.waits else min(n, max(1, int(usable_cores())))
     env_fns = kind.env_fns(n)
     found: dict[str, Callable[[], VectorEnv]] = {
@@ -173,7 +173,7 @@ def vectorizers(kind: Kind, n: int) -> dict[str, Callable[[], VectorEnv]]:
 
 
 def opened(make: Callable[[], VectorEnv], stack: ExitStack) -> Contestant:
-    """The vectorizer, reset, until the stack is closed."""
+    """Make and reset a vectorizer; closing the stack closes it."""
     this = psutil.Process()
     before = {child.pid for child in this.children(recursive=True)}
     envs = stack.enter_context(closing(make()))
@@ -184,7 +184,7 @@ def opened(make: Callable[[], VectorEnv], stack: ExitStack) -> Contestant:
 
 
 def throughput(settings: Any, gpu: Callable[[], float | None]) -> Iterator[dict[str, Any]]:
-    """Steps per second of each vectorizer at each size, and what they use meanwhile."""
+    """Steps per second of each vectorizer at each size, with CPU, memory and GPU usage."""
     for name, kind in kinds().items():
         for n in settings.sizes:
             with ExitStack() as stack:
@@ -228,7 +228,7 @@ def _cpu_s(processes: list[psutil.Process]) -> float:
 
 
 def learning(settings: Any) -> Iterator[dict[str, Any]]:
-    """How long the same PPO with the same seed takes over each vectorizer to reach a return."""
+    """Seconds that PPO with the same seed needs with each vectorizer to reach a return."""
     task = TradingTask(TradingConfig(action_mode="discrete"))
     jobs = {
         "trading": (Kind(task.train_env_fns, batched=task.batched_train_env), settings.trading_return),
@@ -248,7 +248,7 @@ def learning(settings: Any) -> Iterator[dict[str, Any]]:
 
 def _learned(make: Callable[[], VectorEnv], ppo: PPOConfig, target: float) -> dict[str, Any]:
     with closing(make()) as envs:
-        PPOTrainer(envs, ppo, total_timesteps=1).train(progress=False)  # what is compiled once is not counted
+        PPOTrainer(envs, ppo, total_timesteps=1).train(progress=False)  # compiles, which is not timed
         trainer = PPOTrainer(envs, ppo, total_timesteps=_MOST_STEPS)
         began = time.perf_counter()
         policy = trainer.train(after_iteration=StopAtReturn(target), progress=False)
@@ -263,19 +263,19 @@ def _learned(make: Callable[[], VectorEnv], ppo: PPOConfig, target: float) -> di
 
 
 def gpu_load() -> Callable[[], float | None]:
-    """Reads how busy the first GPU is, in percent; None where there is none."""
+    """A function that returns the utilization of the first GPU in percent, or None without a GPU."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    except Exception:  # whatever the driver's library says where there is no driver
+    except Exception:  # any error of the library if there is no driver
         return lambda: None
     return lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Description of the machine and the versions."""
     return {
         "cores": usable_cores(),
         "system": f"{platform.system()} {platform.machine()}",

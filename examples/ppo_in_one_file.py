@@ -292,7 +292,7 @@ def main():
     def report(step, returns):
         print(f"step {step:>6,}: mean return of the last 100 episodes {np.mean(returns[-100:]):.1f}")
 
-    train(make_env, settings, num_envs=8, total_timesteps=50_000, seed=0, report=report)
+    train(make_env, settings, num_envs=8, total_timesteps=30_000, seed=0, report=report)
 
 
 if __name__ == "__main__":

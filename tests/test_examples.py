@@ -39,6 +39,13 @@ def test_an_environment_of_ones_own_is_learned(tmp_path):
 
 
 @pytest.mark.long
+def test_ppo_in_one_file_learns_to_balance(tmp_path):
+    means = [float(line.split()[-1]) for line in output_of("ppo_in_one_file.py", tmp_path).splitlines()]
+    assert means[0] < 50
+    assert means[-1] > 150
+
+
+@pytest.mark.long
 def test_the_notebook_trains_watches_and_evaluates(tmp_path, monkeypatch):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     kernels = pytest.importorskip("ipykernel.kernelspec")

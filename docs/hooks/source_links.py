@@ -1,6 +1,6 @@
-"""Links from pages to source files: they lead into the repository if `repo_url` is set, and show the name alone if not.
+"""Links from pages to source files: to the repository if `repo_url` is set, else the path as a tooltip.
 
-The sources are no pages of the site, so that mkdocs would report links to them as broken.
+Source files are not part of the site, so mkdocs would report links to them as broken.
 """
 
 import re
@@ -20,6 +20,7 @@ def with_source_links(markdown: str, *, repo_url: str | None) -> str:
     >>> with_source_links("See [`ppo_loss`](../ml_pipeline/ppo_loss.py).", repo_url="https://example.org/project/")
     'See [`ppo_loss`](https://example.org/project/blob/main/ml_pipeline/ppo_loss.py).'
     >>> with_source_links("See [`ppo_loss`](../ml_pipeline/ppo_loss.py).", repo_url=None)
-    'See `ppo_loss`.'
+    'See <span title="ml_pipeline/ppo_loss.py">`ppo_loss`</span>.'
     """
-    return _LINK.sub(rf"[\1]({repo_url.rstrip('/')}/blob/main/\2)" if repo_url else r"\1", markdown)
+    link = rf"[\1]({repo_url.rstrip('/')}/blob/main/\2)" if repo_url else r'<span title="\2">\1</span>'
+    return _LINK.sub(link, markdown)
