@@ -1,8 +1,8 @@
-"""Ranks that train one policy: the group, of one as well, which environments each owns, and what they send each other.
+"""The group of ranks that train one policy, which may be a single process: dividing environments and sending values.
 
-Values are sent as bytes: arrays as they are, all else as JSON. Reading it runs no code. What fails on one rank is
-raised on all of them, so that they go on alike; a digest of all that they act and learn by says whether they are still
-equal.
+Values are sent as bytes: arrays unchanged, and all else as JSON. Reading them runs no code. An error on one rank is
+raised on all of them, so that they continue in the same state. A digest of weights, statistics and random numbers shows
+whether they are still equal.
 """
 
 import hashlib
@@ -25,29 +25,30 @@ from ml_pipeline.runtime.seeding import generator_state
 
 
 class RankLost(UserError):
-    """A rank did not take part in an exchange: it ended, its machine or network is gone, or it took too long.
+    """A rank did not take part in an exchange: it ended, its machine or network failed, or it took too long.
 
-    Those that are left cannot go on without it; all start again from the last checkpoint.
+    The other ranks cannot continue without it; start all of them again from the last checkpoint.
     """
 
 
 class RanksDiffer(UserError):
-    """Ranks that must be equal are not: in their weights, or in what they were started with."""
+    """Ranks differ in their weights or in their settings, which must be equal."""
 
 
 class Member(NamedTuple):
-    """Where a rank runs."""
+    """The host and the process of a rank."""
 
     host: str
     pid: int
 
 
 def this_process() -> Member:
+    """The host and the id of this process."""
     return Member(socket.gethostname(), os.getpid())
 
 
 def described(members: Sequence[Member], ranks: Sequence[int]) -> str:
-    """Ranks by number, host and process, for an error.
+    """Ranks with their hosts and processes, for error messages.
 
     >>> described([Member("a", 7), Member("b", 8), Member("b", 9)], [0, 2])
     'rank 0 (a, process 7) and rank 2 (b, process 9)'
@@ -57,22 +58,22 @@ def described(members: Sequence[Member], ranks: Sequence[int]) -> str:
 
 
 class Stop(Protocol):
-    """When a trainer's `train` is to return."""
+    """Decides when `train` returns early."""
 
     def begin(self) -> None:
-        """`train` begins."""
+        """Called when `train` begins."""
 
     def end(self) -> None:
-        """`train` ends; a request that it followed, or that came too late for it, is forgotten."""
+        """Called when `train` ends; clears the request."""
 
     def request(self) -> None:
-        """Ask for it; may be called from a signal handler or another thread."""
+        """Request a stop; may be called from a signal handler or another thread."""
 
     def is_due(self) -> bool:
-        """Whether to stop before the next step; called before each."""
+        """Whether to stop before the next step; called before each step."""
 
     def close(self) -> None:
-        """The trainer is closed; may be called twice."""
+        """Called when the trainer is closed; may be called twice."""
 
 
 class Ranks(Protocol):
@@ -80,41 +81,41 @@ class Ranks(Protocol):
 
     @property
     def rank(self) -> int:
-        """Of this process, from 0."""
+        """The rank of this process, from 0."""
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
 
     @property
     def members(self) -> list[Member]:
-        """Where each rank runs."""
+        """The host and the process of each rank."""
 
     def gather(self, payload: bytes, what: str) -> list[bytes]:
-        """The payloads of all ranks in their order, on every rank; their sizes may differ.
+        """Exchange payloads, which may differ in size; every rank gets those of all ranks, ordered by rank.
 
-        what: names the exchange in an error. Raises RankLost. Each rank receives size - 1 payloads, each padded to the
+        what: names the exchange in errors. Raises RankLost. Each rank receives size - 1 payloads, each padded to the
         largest.
         """
 
     def gather_values(self, value: Any, what: str) -> list[Any]:
-        """The same of values that `pack` takes; one rank alone gets its own back, not a copy."""
+        """`gather` for values that `pack` accepts. A single rank gets its own value back, not a copy."""
 
     def share(self, payload: bytes | None, what: str, root: int = 0) -> bytes:
-        """The payload of rank `root`, on every rank; that of others is not read. Raises RankLost."""
+        """Send the payload of rank `root` to every rank; the payloads of others are not read. Raises RankLost."""
 
     def gather_tensor(self, part: Tensor, out: Tensor, what: str = "gradients") -> None:
-        """Write the parts of all ranks into `out`, (size, *part.shape), in their order. Raises RankLost."""
+        """Write the parts of all ranks to `out`, (size, *part.shape), ordered by rank. Raises RankLost."""
 
     def check(self) -> None:
-        """Raise RankLost where another rank is known to be gone; it sends nothing."""
+        """Raise RankLost if another rank is known to be gone; nothing is sent."""
 
     def new_stop(self) -> Stop:
-        """For a trainer of this group, whose ranks all stop before the same step; all make theirs in the same order."""
+        """A `Stop` for a trainer, with which all ranks stop before the same step; all ranks call this in one order."""
 
 
 class OneRank:
-    """The group of a process that trains alone: it sends nothing."""
+    """The group of a process that trains alone; nothing is sent."""
 
     rank = 0
     size = 1
@@ -136,20 +137,20 @@ class OneRank:
         out[0].copy_(part)
 
     def check(self) -> None:
-        """There is no other one."""
+        """Do nothing, because there is no other rank."""
 
     def new_stop(self) -> Stop:
         return OwnStop()
 
 
 class OwnStop:
-    """For a process that trains alone: at once."""
+    """The `Stop` of a process that trains alone; a request takes effect at once."""
 
     def __init__(self) -> None:
         self._requested = False
 
     def begin(self) -> None:
-        """A request that came before is kept."""
+        """Do nothing; an earlier request stays valid."""
 
     def end(self) -> None:
         self._requested = False
@@ -161,49 +162,49 @@ class OwnStop:
         return self._requested
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing."""
 
 
 def rows_of(rank: int, size: int, num_envs: int) -> slice:
-    """The rows of one rank of `size`; the first ranks have one more where it does not divide.
+    """The environments of one rank out of `size`, divided evenly; the first ranks may have one more than the last.
 
-    Raises UserError where there are fewer environments than ranks.
+    Raises UserError if there are fewer environments than ranks.
 
     >>> [rows_of(rank, 3, 8) for rank in range(3)]
     [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
-    >>> rows_of(0, 1, 0)  # one rank owns all that there are
+    >>> rows_of(0, 1, 0)  # a single rank owns all environments
     slice(0, 0, None)
     """
     if num_envs < size > 1:
         raise UserError(
             f"{size} ranks need at least {size} environments, one each, but n_envs is {num_envs}; raise n_envs to "
-            f"{size} or more (a multiple of {size} gives all ranks as many), or start at most {num_envs} ranks."
+            f"{size} or more, best to a multiple of {size}, or start at most {num_envs} ranks."
         )
     mine = split(range(num_envs), size)[rank]
     return slice(mine.start, mine.stop)
 
 
 def num_envs_of_all(ranks: Ranks, own: int) -> int:
-    """How many environments all ranks have together. Raises UserError where they are not divided evenly."""
+    """The number of environments of all ranks together. Raises UserError if they are not divided as by `rows_of`."""
     numbers = ranks.gather_values(own, "the numbers of environments")
     total = sum(numbers)
     divided = [rows_of(rank, ranks.size, total) for rank in range(ranks.size)]
     if numbers != [rows.stop - rows.start for rows in divided]:
         raise UserError(
-            f"{total} environments are not divided among {ranks.size} ranks as evenly as can be, the first with one "
-            f"more: they have {', '.join(map(str, numbers))}; hand each rank envs[rows_of(rank, size, n_envs)]."
+            f"{total} environments are not divided evenly among {ranks.size} ranks, with any extra ones on the first "
+            f"ranks: they have {', '.join(map(str, numbers))}; pass envs[rows_of(rank, size, n_envs)] on each rank."
         )
     return total
 
 
 Array = np.ndarray
-_LENGTH_BYTES = 8  # of the JSON text, which comes first
+_LENGTH_BYTES = 8  # for the length of the JSON text, which comes first
 
 
 def pack(value: Any) -> bytes:
-    """A tree of dicts, lists, tuples, plain values, bytes, arrays and tensors on the CPU. Raises TypeError for others.
+    """The bytes of a tree of dicts, lists, tuples, plain values, bytes, arrays and CPU tensors.
 
-    It takes one copy of the arrays: 30 us for 1 MB.
+    Raises TypeError for other values. Arrays are copied once, which takes 30 us for 1 MB.
     """
     parts: list[bytes | memoryview] = []
     tree = json.dumps(_Packing(parts).tree_of(value)).encode()
@@ -211,13 +212,13 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """What `pack` was given. Arrays are copies that can be written to."""
+    """The value that was packed. Arrays are writable copies."""
     n = int.from_bytes(packed[:_LENGTH_BYTES], "little") + _LENGTH_BYTES
     return _value_of(json.loads(packed[_LENGTH_BYTES:n]), memoryview(packed)[n:])
 
 
 class _Packing:
-    """Turns values into what JSON can hold, and collects the bytes that it cannot hold."""
+    """Converts values to JSON types, and collects the bytes that JSON cannot hold."""
 
     def __init__(self, parts: list[bytes | memoryview]) -> None:
         self._parts = parts
@@ -269,14 +270,15 @@ Result = TypeVar("Result")
 
 
 def first_reason(ranks: Ranks, what: str, own: str) -> str:
-    """The first text that is not empty, of the texts of all ranks in their order; "" where all are."""
+    """The first text that is not empty among the texts of all ranks, ordered by rank; "" if all are empty."""
     return next(filter(None, ranks.gather_values(own, what)), "")
 
 
 def states_put(ranks: Ranks, put: Callable[[], Result], *, first_env: int) -> Result | None:
-    """What `put` returns, which puts this rank's environments into states; first_env: the index of the first of them.
+    """Call `put`, which puts the environments of this rank into states, and return its result.
 
-    Raises StateNotAvailable where an environment of any rank does not take its state.
+    first_env: the index of the first environment of this rank. Raises StateNotAvailable on all ranks if an environment
+    of any rank cannot be put into its state.
     """
     result, failed, cause = None, None, None
     try:
@@ -290,9 +292,9 @@ def states_put(ranks: Ranks, put: Callable[[], Result], *, first_env: int) -> Re
 
 
 def digest_of(policy: Policy, generator: np.random.Generator) -> str:
-    """SHA-256 of the weights and statistics, and of where the generator of noise stands.
+    """SHA-256 of the weights, the statistics, and the state of the generator of noise.
 
-    90 us for a 64x64 network, 4 ms for a million weights.
+    Takes 90 us for a 64x64 network, and 4 ms for a million weights.
     """
     state = policy.state_dict()
     rest = [state["normalizer"], state["value_normalizer"], generator_state(generator)]
@@ -303,16 +305,16 @@ def digest_of(policy: Policy, generator: np.random.Generator) -> str:
 
 
 def check_equal(ranks: Ranks, digests: list[str]) -> None:
-    """Raise RanksDiffer where the digests of ranks, in their order, are not all the same.
+    """Raise RanksDiffer if the digests, ordered by rank, are not all equal.
 
-    Those with the digest that most have count as right; of as many, that of the lowest rank.
+    The most frequent digest counts as right; among equally frequent ones, that of the lowest rank.
     """
     right = max(digests, key=digests.count)
     others = [rank for rank, digest in enumerate(digests) if digest != right]
     if others:
         where = described(ranks.members, others)
         raise RanksDiffer(
-            f"The weights of {where} differ from those of rank {digests.index(right)}, or their random numbers do, "
-            "although they learned from the same rollouts; give all ranks the same seed, the same kind of processor "
-            "and the same versions, and start them again from the last checkpoint."
+            f"The weights or random numbers of {where} differ from those of rank {digests.index(right)}, although they "
+            "learned from the same rollouts; start all ranks with the same seed, the same kind of processor and the "
+            "same versions, and continue from the last checkpoint."
         )

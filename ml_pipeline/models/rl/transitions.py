@@ -1,4 +1,4 @@
-"""What collecting and learning hand each other: a batch of transitions, whole or in parts.
+"""The data that collecting hands to learning: a batch of transitions, and its parts.
 
 B samples, D observation size; T steps, M sequences, S state size. A sequence is consecutive steps of one environment.
 """
@@ -10,11 +10,11 @@ from torch import Tensor
 
 
 class TrainingFailed(RuntimeError):
-    """Something is not finite, or inconsistent, and cannot be learned from; the message says what, and what helps."""
+    """Training cannot continue, because numbers are not finite or inconsistent; the message names them and a remedy."""
 
 
 class LossInputs(NamedTuple):
-    """The rollout's part in the loss, each float (B,); `old_values` matter only with value clipping."""
+    """The numbers of a rollout that the loss needs, each float (B,); `old_values` are used only by value clipping."""
 
     old_log_probs: Tensor
     advantages: Tensor
@@ -23,17 +23,17 @@ class LossInputs(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """starts: bool (T, M), where an episode starts. state: float32 (M, S), before the first step."""
+    """starts: bool (T, M), whether an episode starts in a step. state: float32 (M, S), before the first step."""
 
     starts: Tensor
     state: Tensor
 
 
 class Minibatch(NamedTuple):
-    """observations: (B, D), float32, or uint8 of images alone. actions: (B, ...), as the distribution gave them.
-    inputs: each float32 (B,).
+    """Some or all transitions of a rollout.
 
-    sequences: for a policy with memory; B is then T * M, whole sequences, one step after another.
+    observations: (B, D), float32, or uint8 if they consist of images only. actions: (B, ...), as sampled. inputs: each
+    float32 (B,). sequences: for a policy with memory; B is then T * M, ordered by step.
     """
 
     observations: Tensor
@@ -43,7 +43,7 @@ class Minibatch(NamedTuple):
 
 
 def of_sequences(batch: Minibatch, chosen: Tensor) -> Minibatch:
-    """The minibatch of these sequences of the batch; chosen: int64 (m,)."""
+    """The minibatch with the chosen sequences of the batch; chosen: int64 (m,)."""
     assert batch.sequences is not None
     starts, state = batch.sequences
 
@@ -56,7 +56,7 @@ def of_sequences(batch: Minibatch, chosen: Tensor) -> Minibatch:
 
 
 def with_shorter_sequences(batch: Minibatch, states: Tensor, length: int) -> Minibatch:
-    """The batch with each of its sequences cut into T / length ones, which begin with the state before them.
+    """The batch with each sequence cut into T / length shorter ones, each with the state before its first step.
 
     states: float32 (T or more, M, S), after each step.
     """
@@ -76,7 +76,7 @@ def with_shorter_sequences(batch: Minibatch, states: Tensor, length: int) -> Min
 
 
 def first_of(batch: Minibatch, *, size: int) -> Minibatch:
-    """The first `size` samples, or as many of the first sequences."""
+    """The first `size` samples; with memory, the first sequences that fit into `size` samples, but at least one."""
     if batch.sequences is not None:
         length, n_sequences = batch.sequences.starts.shape
         return of_sequences(batch, torch.arange(min(max(1, size // length), n_sequences)))

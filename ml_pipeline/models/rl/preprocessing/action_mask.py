@@ -1,4 +1,4 @@
-"""Masks of actions: moved from where an environment reports them into its observations, and checked. N environments."""
+"""Action masks: moved from infos or methods of an environment into its observations, and checked. N environments."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ Array = np.ndarray
 
 
 class ActionMaskInObservation(gymnasium.Wrapper):
-    """Puts the mask that an environment reports beside its observations into a Dict observation.
+    """Adds the action mask that an environment reports to its observations, from which policies read it.
 
-    The environment reports it as info["action_mask"] of every step() and reset(), or by a method `action_masks()`, as
-    for MaskablePPO of sb3-contrib; the info wins. Policies read masks from observations. The parts are "action_mask"
-    and "observation" or, if the observation is a Dict, its own. Actions must be Discrete or MultiDiscrete; the mask has
-    one entry per choice, those of the parts of a MultiDiscrete side by side.
+    The environment reports the mask as info["action_mask"] in every step() and reset(), or by a method
+    `action_masks()`, as for MaskablePPO of sb3-contrib; the info takes precedence. Observations become a Dict with the
+    parts "action_mask" and "observation"; to a Dict observation, "action_mask" is added. Actions must be Discrete or
+    MultiDiscrete. The mask has one entry per choice; for a MultiDiscrete, the entries of its parts in order.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -31,10 +31,10 @@ class ActionMaskInObservation(gymnasium.Wrapper):
         self.observation_space = spaces.Dict({**parts, ACTION_MASK: spaces.MultiBinary(size)})
 
     def get_plain_state(self) -> None:
-        """It has none of its own."""
+        """The state of the wrapper, which is empty."""
 
     def set_plain_state(self, state: None) -> None:
-        """As `get_plain_state`."""
+        """Do nothing, because the wrapper has no state."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -58,7 +58,7 @@ class ActionMaskInObservation(gymnasium.Wrapper):
 
 
 def reports_mask_outside_observation(env: gymnasium.Env, info: dict[str, Any]) -> bool:
-    """Whether the environment reports a mask, but not in its observations. info: what reset() returned."""
+    """Whether the environment reports a mask, but not in its observations. info: from reset()."""
     space = env.observation_space
     in_observation = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
     return not in_observation and (ACTION_MASK in info or mask_method(env) is not None)

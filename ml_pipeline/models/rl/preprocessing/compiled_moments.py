@@ -1,8 +1,7 @@
-"""Running statistics compiled: observations of one step, and the rewards of many. Needs numba (extra `fast`).
+"""Running statistics in compiled code: observations of one step, and rewards of many. Needs numba (extra `fast`).
 
-The bits are those of `normalization`, with which the tests compare it: the same sums in the order in which NumPy takes
-them, and no product and sum in one instruction. N environments, at most `MOST_ROWS`, T steps, D observation size, K of
-them normalized.
+The bits are those of `normalization`, which tests compare: sums in the order of NumPy, and no fused multiply-add. N
+environments, at most `MOST_ROWS`, T steps, D observation size, K normalized columns.
 """
 
 import math
@@ -18,14 +17,14 @@ Array = np.ndarray
 f32 = np.float32
 
 MOST_ROWS = 128
-"""NumPy adds more numbers than this in parts; their sums then cost more than the calls."""
+"""NumPy adds more numbers than this in parts. Sums of this length take longer than calls of NumPy."""
 _LANES = 8
 scratch = np.empty(MOST_ROWS)
-"""For whoever calls: calls hold the interpreter's lock, so that threads do not meet here."""
+"""Memory for all callers. Calls hold the interpreter's lock, so only one thread uses it at a time."""
 
 
 class Running(NamedTuple):
-    """`RunningMoments`. mean, variance: float64 (K,), of n samples, brought up to date. scratch: float64."""
+    """`RunningMoments`. mean, variance: float64 (K,), of n samples, updated in place. scratch: float64."""
 
     mean: Array
     variance: Array
@@ -34,7 +33,7 @@ class Running(NamedTuple):
 
 
 class Normalization(NamedTuple):
-    """columns: int64 (K,), those to normalize. shift, scale: float32 (1, K), brought up to date."""
+    """columns: int64 (K,), the columns to normalize. shift, scale: float32 (1, K), updated in place."""
 
     columns: Array
     shift: Array
@@ -44,7 +43,7 @@ class Normalization(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """returns: float64 (N,), discounted, so far; brought up to date."""
+    """returns: float64 (N,), discounted returns so far, updated in place."""
 
     returns: Array
     gamma: float
@@ -52,12 +51,12 @@ class Scaling(NamedTuple):
     epsilon: float
 
 
-# Nothing here allocates, and whoever calls holds the arrays.
+# These functions allocate nothing; the caller owns the arrays.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 _INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _jit_entry: Callable[[Any], Any] = njit(**_OPTIONS)
 _jit: Callable[[Any], Any] = njit(**_INNER)
-"""For functions that only compiled ones call, which saves a fifth of compiling; `_jit_entry` is for Python."""
+"""For functions that only compiled code calls, which saves a fifth of compiling. Python calls those of `_jit_entry`."""
 
 
 def _kept(function: Any) -> Any:
@@ -66,7 +65,7 @@ def _kept(function: Any) -> Any:
 
 @_jit
 def _sum(numbers: Array, in_lanes: bool) -> float:
-    """Of float64 (N,). in_lanes: as NumPy adds numbers that lie side by side; rows it adds one after another."""
+    """The sum of float64 (N,). in_lanes: in the order of NumPy for contiguous numbers; else one by one."""
     first, total = 0, 0.0
     if in_lanes and len(numbers) >= _LANES:
         first = len(numbers) // _LANES * _LANES
@@ -86,7 +85,7 @@ def _sum(numbers: Array, in_lanes: bool) -> float:
 
 @_jit
 def _merge(samples: Array, in_lanes: bool, k: int, running: Running, count: int) -> None:
-    """`RunningMoments.update` for its k-th component. samples: float64 (N,), overwritten. count: of those so far."""
+    """`RunningMoments.update` for component k. samples: float64 (N,), overwritten. count: the samples so far."""
     n, mean, variance = len(samples), running.mean, running.variance
     of_samples = _sum(samples, in_lanes) / n
     for i in range(n):
@@ -99,7 +98,7 @@ def _merge(samples: Array, in_lanes: bool, k: int, running: Running, count: int)
 
 @_kept
 def learn_and_normalize(observations: Array, running: Running, settings: Normalization, normalized: Array) -> None:
-    """`ObservationNormalizer`: learns from observations and fills normalized, both float32 (N, D)."""
+    """`ObservationNormalizer`: learn from observations and fill normalized, both float32 (N, D)."""
     n, size = observations.shape
     columns, shift, scale = settings.columns, settings.shift, settings.scale
     low, high, samples = f32(-settings.clip), f32(settings.clip), running.scratch[:n]
@@ -122,7 +121,7 @@ def learn_and_normalize(observations: Array, running: Running, settings: Normali
 
 @_kept
 def scale_rewards(rewards: Array, done: Array, running: Running, settings: Scaling, scaled: Array) -> None:
-    """`RewardScaler`: learns from T steps, one after another, and fills scaled.
+    """`RewardScaler`: learn from T steps, one after another, and fill scaled.
 
     rewards, scaled: float64 (T, N). done: bool (T, N).
     """

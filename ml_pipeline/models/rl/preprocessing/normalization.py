@@ -1,6 +1,6 @@
-"""Running normalization of observations, rewards and values.
+"""Normalization of observations, rewards and values by running statistics.
 
-Statistics are float64 and change only in `update`, which neither the policy's update nor an evaluation calls.
+Statistics are float64. They change while rollouts are collected; gradient steps and evaluations leave them unchanged.
 """
 
 import math
@@ -15,7 +15,7 @@ EPSILON = 1e-8
 
 
 class Moments(NamedTuple):
-    """Of n samples; mean and variance are arrays or tensors (size,)."""
+    """Mean and variance of n samples, as arrays or tensors (size,)."""
 
     mean: Any
     variance: Any
@@ -23,7 +23,7 @@ class Moments(NamedTuple):
 
 
 def merged(known: Moments, mean: Any, squares: Any, n: int) -> Moments:
-    """`known` merged with n more samples, of this mean and this sum of squared differences from it; each (size,).
+    """`known` merged with n more samples. squares: sum of squared differences from their mean; all are (size,).
 
     Source: Chan, Golub and LeVeque 1979, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances.
     """
@@ -48,12 +48,12 @@ class RunningMoments:
         self.merge(mean, ((batch - mean) ** 2).sum(axis=0), len(batch))
 
     def merge(self, mean: Array, squares: Array, n: int) -> None:
-        """Merge n samples, of this mean and this sum of squared differences from it, float64 (size,)."""
+        """Merge n samples. squares: sum of squared differences from their mean; both are float64 (size,)."""
         known = Moments(self.mean, self.variance, self.count)
         self.mean, self.variance, self.count = merged(known, mean, squares, n)
 
     def running(self, kernel: Any) -> Any:
-        """These for the module `compiled_moments`, which changes mean and variance in place, and not the count."""
+        """The moments for `compiled_moments`, which changes mean and variance in place, but not the count."""
         return kernel.Running(self.mean, self.variance, self.count)
 
     def state_dict(self) -> dict[str, Any]:
@@ -62,13 +62,13 @@ class RunningMoments:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         mean, variance = (np.asarray(state[name], dtype=np.float64) for name in ("mean", "variance"))
         if not mean.shape == variance.shape == self.mean.shape:
-            raise ValueError(f"running moments of {len(self.mean)} components are wanted, but got {mean.shape}")
+            raise ValueError(f"expected running moments of {len(self.mean)} components, but got shape {mean.shape}")
         self.mean, self.variance = mean, variance
         self.count = int(state["count"])
 
 
 class ObservationNormalizer:
-    """Scales each component of an observation to mean 0 and standard deviation 1, and clips it to -clip and clip.
+    """Scales each component of observations to mean 0 and standard deviation 1, and clips it to -clip and clip.
 
     columns: int64, the components to normalize; None means all.
     """
@@ -86,17 +86,17 @@ class ObservationNormalizer:
         self._refresh()
 
     def compile(self) -> None:
-        """Learn from few observations by compiled code, with the same bits; raises what numba raises if it fails."""
+        """Use compiled code for small batches, with the same bits. Raises numba's exception if compiling fails."""
         if len(self._places):
-            kernel, trial = _compiled(), ObservationNormalizer(1, clip=self.clip)  # an int is another type
+            kernel, trial = _compiled(), ObservationNormalizer(1, clip=self.clip)  # with an int, the type would differ
             trial._kernel = kernel
             trial.learn_and_normalize(np.zeros((1, 1), np.float32))
             self._kernel = kernel
 
     def learn_and_normalize(self, observations: Array) -> Array:
-        """Learn from float32 (N, D), then normalize them: a new float32 (N, D).
+        """Update the statistics with observations, float32 (N, D), and return them normalized, in a new array.
 
-        8 rows of 4 numbers take 3.5 us compiled, and 16 in NumPy.
+        8 rows of 4 numbers take 3.5 us compiled, and 16 us in NumPy.
         """
         kernel, n = self._kernel, len(observations)
         is_plain = observations.flags.c_contiguous and observations.dtype == np.float32
@@ -110,14 +110,14 @@ class ObservationNormalizer:
         return normalized
 
     def update(self, observations: Array) -> None:
-        """Learn from float32 (N, D)."""
+        """Update the statistics with observations, float32 (N, D)."""
         self.moments.update(observations if self._columns is None else observations[:, self._columns])
         self._refresh()
 
     def __call__(self, observations: Array) -> Array:
-        """Float32 (..., N, D) in, a new float32 (..., N, D) out.
+        """Normalize observations, float32 (..., N, D), into a new array.
 
-        One row of 4 numbers takes 1.2 us; 3.4 by np.clip, with Python's floats, and broadcasting (D,) to (1, D).
+        One row of 4 numbers takes 1.2 us; with np.clip, Python floats and broadcasting from (D,), it takes 3.4 us.
         """
         if self._columns is not None:
             mixed = observations.copy()
@@ -126,8 +126,10 @@ class ObservationNormalizer:
         return self._scaled(observations)
 
     def of_columns(self, size: int) -> tuple[Array, Array, Array]:
-        """Shift, scale and clipping bound of all D columns, each float32 (D,); 0, 1 and infinity for those that are not
-        normalized."""
+        """Shift, scale and clipping bound of all D columns, each float32 (D,).
+
+        Columns without normalization have shift 0, scale 1 and an infinite bound.
+        """
         columns = slice(None) if self._columns is None else self._columns
         shift, scale, bound = np.zeros(size, np.float32), np.ones(size, np.float32), np.full(size, np.inf, np.float32)
         shift[columns], scale[columns], bound[columns] = self._shift[0], self._scale[0], self._high
@@ -150,9 +152,9 @@ class ObservationNormalizer:
 
 
 class RewardScaler:
-    """Divides rewards by the standard deviation of the discounted return; no reward changes its sign.
+    """Divides rewards by the standard deviation of the discounted return, so that their signs do not change.
 
-    The discounted return of an environment starts again at 0 with each episode. T steps, N environments.
+    The discounted return of an environment starts at 0 in each episode. T steps, N environments.
     Source: Engstrom et al. 2020, Implementation Matters in Deep Policy Gradients, arXiv:2005.12729, section 3.
     """
 
@@ -165,14 +167,14 @@ class RewardScaler:
         self._kernel: Any = None
 
     def compile(self) -> None:
-        """Scale by compiled code, with the same bits; raises what numba raises if it fails."""
+        """Use compiled code, with the same bits. Raises numba's exception if compiling fails."""
         kernel, trial = _compiled(), RewardScaler(1, gamma=self._gamma)
         trial._kernel = kernel
         trial(np.zeros((1, 1)), np.zeros((1, 1), np.bool_))
         self._kernel = kernel
 
     def __call__(self, rewards: Array, done: Array) -> Array:
-        """Learn from steps, one after another, and return their rewards scaled, float64 (T, N).
+        """Update the statistics step by step, and return the scaled rewards, float64 (T, N).
 
         rewards: float64 (T, N). done: bool (T, N). 256 steps of 8 environments take 15 us compiled, and 5 ms in NumPy.
         """
@@ -188,7 +190,7 @@ class RewardScaler:
         return scaled
 
     def _scaled(self, rewards: Array, done: Array) -> Array:
-        """The same for one step, (N,)."""
+        """The scaled rewards of one step, (N,)."""
         self._returns = self._returns * self._gamma + rewards
         self._moments.update(self._returns[:, None])
         self._returns[done] = 0.0
@@ -204,7 +206,7 @@ class RewardScaler:
 
 
 class ValueNormalizer:
-    """Mean and standard deviation of all returns so far; a critic that predicts in these units has targets of size 1.
+    """Mean and standard deviation of all returns so far. The critic predicts in these units, with targets of size 1.
 
     Source: van Hasselt et al. 2016, Learning values across many orders of magnitude, arXiv:1602.07714 (Pop-Art), with
     plain moments in place of decaying ones.
@@ -222,7 +224,10 @@ class ValueNormalizer:
         return math.sqrt(self._moments.variance[0] + 1e-8)
 
     def update(self, returns: Array) -> tuple[float, float]:
-        """Learn from float (B,). Returns (a, b): a prediction p in the old units is a * p + b in the new ones."""
+        """Update with returns, float (B,).
+
+        Returns (a, b): a prediction p in the old units is a * p + b in the new ones.
+        """
         mean, deviation = self.mean, self.deviation
         self._moments.update(returns[:, None])
         return deviation / self.deviation, (mean - self.mean) / self.deviation

@@ -1,4 +1,4 @@
-"""From the observations of an environment to what a network reads, and what each of its columns is.
+"""From the observations of an environment to the inputs of a network, and the meaning of their columns.
 
 N environments, D observation size.
 """
@@ -21,15 +21,15 @@ Array = np.ndarray
 class ObservationPreprocessor:
     """Encodes the observations of one space as (N, D), then normalizes them by running statistics.
 
-    `encode` does the first, of a batch as a vector environment gives it; it may return a view of what it was given.
-    `size` is D, `dtype` is float32, or uint8 where observations are images alone, whose rollouts then take a quarter of
-    the memory. `layout` says what the columns are. `normalizer` is None if nothing is normalized; images never are.
+    `encode` takes a batch from a vector environment, and may return a view of it. `size` is D. `dtype` is float32, or
+    uint8 if observations consist of images only, whose rollouts then take a quarter of the memory. `layout` describes
+    the columns. `normalizer` is None if nothing is normalized; images never are.
     """
 
     def __init__(self, space: spaces.Space, *, normalize: bool, clip: float = CLIP) -> None:
-        """space: of a single environment. clip: bounds what is normalized.
+        """space: of a single environment. clip: bound of normalized columns.
 
-        Raises UnsupportedSpace if its observations are not of fixed size.
+        Raises UnsupportedSpace if observations do not have a fixed size.
         """
         self.layout = observation_layout(space)
         self.dtype: type = np.uint8 if self.layout.is_images_alone else np.float32
@@ -39,7 +39,7 @@ class ObservationPreprocessor:
         self.normalizer = ObservationNormalizer(self.size, columns=columns, clip=clip) if normalize else None
 
     def encode_one(self, observation: Any) -> Array:
-        """A single observation as (1, D), never a view of it."""
+        """A single observation as (1, D), always a copy."""
         return self.encode(observation).reshape(1, self.size).copy()
 
     def process_one(self, observation: Any) -> Array:
@@ -47,13 +47,16 @@ class ObservationPreprocessor:
         return self.normalize(self.encode_one(observation))
 
     def normalize(self, encoded: Array) -> Array:
-        """Encoded observations, (N, D), as the network reads them; the statistics do not change."""
+        """Normalize encoded observations, (N, D), without changing the statistics."""
         return encoded if self.normalizer is None else self.normalizer(encoded)
 
 
 @dataclass(frozen=True)
 class ImageColumns:
-    """An image's columns, and its shape as (channels, height, width); channels_last: as environments give it."""
+    """The columns of an image, and its shape as (channels, height, width).
+
+    channels_last: True if the environment orders the pixels as (height, width, channels).
+    """
 
     columns: slice
     shape: tuple[int, int, int]
@@ -62,7 +65,7 @@ class ImageColumns:
 
 @dataclass(frozen=True)
 class ObservationLayout:
-    """The columns of numbers, of images and of the mask of actions; together all D columns."""
+    """The columns of numbers, of images and of the action mask; together, these are all D columns."""
 
     numbers: np.ndarray
     images: tuple[ImageColumns, ...]
@@ -75,7 +78,7 @@ class ObservationLayout:
 
     @property
     def is_images_alone(self) -> bool:
-        """Whether every column is a point of an image."""
+        """Whether every column is a pixel of an image."""
         return bool(self.images) and not len(self.numbers) and self.mask is None
 
 
@@ -83,9 +86,9 @@ _SMALLEST_IMAGE = 36  # what the convolutions of NatureCNN need
 
 
 def observation_layout(space: spaces.Space) -> ObservationLayout:
-    """The columns that `observation_encoder` makes of this (single) space.
+    """The columns into which `observation_encoder` encodes this space of a single environment.
 
-    An image is a Box of uint8 with three dimensions, the smallest first or last, and at least 36 x 36 points. A mask is
+    An image is a Box of uint8 with three dimensions, the smallest first or last, and at least 36 x 36 pixels. A mask is
     the part "action_mask" of a Dict. Raises UnsupportedSpace if the mask does not consist of zeros and ones.
     """
     numbers: list[int] = []
@@ -115,7 +118,7 @@ def channels_last(shape: Sequence[int]) -> bool:
 
 
 def _leaves(space: spaces.Space, key: str | None = None) -> Iterator[tuple[str | None, spaces.Space, int]]:
-    """The parts in the order in which they are encoded: the key in a Dict, the space, the number of its columns."""
+    """The parts in encoding order: the key if it is in a Dict, the space, and the number of its columns."""
     if isinstance(space, spaces.Dict):
         for name, part in space.spaces.items():
             yield from _leaves(part, name)

@@ -1,6 +1,6 @@
-"""Gymnasium spaces: observations of one to numbers, numbers to its actions, and spaces to plain data and back.
+"""Gymnasium spaces: encoding observations as numbers, fitting actions, and converting spaces to plain data and back.
 
-Plain data can be held by a checkpoint and read by the `weights_only` of torch.
+Checkpoints hold plain data, which torch loads with `weights_only`.
 """
 
 import math
@@ -13,21 +13,21 @@ from gymnasium import spaces
 from ml_pipeline.config.errors import UserError
 
 Array = np.ndarray
-# Of libraries with spaces of their own, the wrapper that leaves them out.
+# For libraries with their own kinds of spaces: a wrapper that removes these parts of an observation.
 _WRAPPERS = {"minigrid": "minigrid.wrappers:ImgObsWrapper"}
 
 
 class UnsupportedSpace(UserError):
-    """The network cannot read these observations or give these actions."""
+    """No network fits these observations or actions."""
 
 
 def observation_encoder(space: spaces.Space, *, dtype: type = np.float32) -> tuple[Callable[[Any], Array], int]:
-    """A function from a batch of observations of this (single) space to an array (N, D) of `dtype`, and D.
+    """A function from a batch of observations to an array (N, D) of `dtype`, and D.
 
-    Numbers are flattened, choices are one-hot, the parts of a Dict or Tuple stand side by side. The function also takes
-    a single observation, as (1, D), and may return a view of what it is given.
-    dtype: np.uint8 where every part is an image; else float32.
-    Raises UnsupportedSpace for spaces that are not of fixed size.
+    Numbers are flattened, choices become one-hot vectors, and the parts of a Dict or Tuple are concatenated. The
+    function also takes a single observation, and returns (1, D). It may return a view of its argument.
+    space: of a single environment. dtype: np.uint8 if every part is an image, else float32.
+    Raises UnsupportedSpace for spaces without a fixed size.
     """
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         size = math.prod(space.shape)
@@ -46,9 +46,9 @@ def observation_encoder(space: spaces.Space, *, dtype: type = np.float32) -> tup
 
 
 def flat_size(space: spaces.Space, key: str | None = None) -> int:
-    """The number of columns of a space that is no Dict or Tuple; key: its name, if it is a part of one.
+    """The number of columns of a space other than Dict and Tuple; key: its name if it is a part of one.
 
-    Raises UnsupportedSpace if it is not of fixed size.
+    Raises UnsupportedSpace if the space has no fixed size.
     """
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise _not_of_fixed_size(space, key)
@@ -82,7 +82,7 @@ def _side_by_side(
 
 
 def leaves_of(space: spaces.Space) -> list[spaces.Space]:
-    """The spaces in a Dict or Tuple, however deep, in the order of their columns; of any other space, itself."""
+    """The spaces within a Dict or Tuple, at any depth, in the order of their columns; for other spaces, the space."""
     if isinstance(space, spaces.Dict):
         return [leaf for part in space.spaces.values() for leaf in leaves_of(part)]
     if isinstance(space, spaces.Tuple):
@@ -91,12 +91,12 @@ def leaves_of(space: spaces.Space) -> list[spaces.Space]:
 
 
 def action_fitter(space: spaces.Space, *, squash: bool = False) -> Callable[[Array], Any]:
-    """A function from a batch of the policy's actions to a batch of actions of this (single) space.
+    """A function from a batch of the policy's actions to a batch of actions for the environments.
 
-    Discrete: from int64 (N,), counted from 0, to actions counted from the space's start. Box: from float32 (N, A) to
-    the space's shape and dtype, clipped to its bounds, or, with `squash`, mapped into them by tanh. MultiDiscrete,
-    MultiBinary, Dict and Tuple: from float32 (N, K), their parts in columns.
-    Raises UnsupportedSpace for anything else, and for a Box without bounds that is to be squashed.
+    space: of a single environment. Discrete: from int64 (N,), which count from 0, to actions that count from the start
+    of the space. Box: from float32 (N, A) to the shape and dtype of the space, clipped to its bounds or, with `squash`,
+    mapped into them by tanh. MultiDiscrete, MultiBinary, Dict and Tuple: from float32 (N, K), parts in columns.
+    Raises UnsupportedSpace for other spaces, and for a Box without bounds if `squash` is on.
     """
     if isinstance(space, spaces.Discrete):
         start = space.start
@@ -106,7 +106,7 @@ def action_fitter(space: spaces.Space, *, squash: bool = False) -> Callable[[Arr
 
 
 def _columns_fitter(space: spaces.Space, squash: bool) -> tuple[Callable[[Array], Any], int]:
-    """The same for actions in columns, and the number of columns."""
+    """`action_fitter` for actions in columns, and the number of columns."""
     if isinstance(space, spaces.Discrete):
         first = space.start
         return lambda columns: columns[:, 0].astype(np.int64) + first, 1
@@ -136,7 +136,7 @@ def _fit_parts(fitters: Sequence[tuple[Callable[[Array], Any], int]], columns: A
 
 
 def only_row(batch: Any) -> Any:
-    """The only action in a batch of one, in the form that a single environment takes."""
+    """The action in a batch of one, in the form that a single environment expects."""
     if isinstance(batch, dict):
         return {key: only_row(part) for key, part in batch.items()}
     if isinstance(batch, tuple):
@@ -157,7 +157,7 @@ def _squashing(space: spaces.Box) -> Callable[[Array], Array]:
         )
     shape, low, high = (-1, *space.shape), space.low, space.high
     middle, half = (low + high) / 2, (high - low) / 2
-    # Clipped, since rounding may leave the bounds by a bit.
+    # Clipped, because rounding errors may exceed the bounds.
     return lambda u: np.clip(middle + half * np.tanh(u.reshape(shape)), low, high).astype(space.dtype, copy=False)
 
 
@@ -166,9 +166,9 @@ _PLAIN_KEYS = (str, int)
 
 
 def space_as_data(space: spaces.Space) -> Data | None:
-    """Kind, shape, bounds and dtype as numbers, strings and lists, and the parts of a Dict or Tuple likewise.
+    """Kind, shape, bounds and dtype of a space, and its parts, as numbers, strings and lists.
 
-    None for what it cannot describe: kinds that no policy reads, and Dict keys other than strings and numbers.
+    None for spaces that no policy supports, and for Dict keys other than strings and numbers.
 
     >>> space_as_data(spaces.Discrete(3, start=-1))
     {'kind': 'Discrete', 'n': 3, 'start': -1, 'dtype': 'int64'}
@@ -186,7 +186,7 @@ def space_as_data(space: spaces.Space) -> Data | None:
 
 
 def space_from_data(data: Mapping[str, Any]) -> spaces.Space:
-    """The space that `space_as_data` described. Raises UserError if the data describe none."""
+    """The space from the data of `space_as_data`. Raises UserError if the data do not describe a space."""
     try:
         return _READERS[data["kind"]](data)
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
@@ -194,7 +194,7 @@ def space_from_data(data: Mapping[str, Any]) -> spaces.Space:
 
 
 def space_name(space: spaces.Space) -> str:
-    """The space in a few words, without its bounds.
+    """A short description of the space, without bounds.
 
     >>> space_name(spaces.Dict(a=spaces.Box(-1, 1, (3,)), b=spaces.Discrete(4)))
     'Dict(a: Box(3,), b: Discrete(4))'
@@ -223,7 +223,7 @@ def _leaf_as_data(space: spaces.Space) -> Data | None:
 
 
 def _as_numbers(bounds: np.ndarray) -> Any:
-    """One number if all are the same, as the bounds of images are; else all of them, flat."""
+    """One number if all bounds are equal, as for images; else a flat list of all bounds."""
     flat = bounds.ravel()
     return flat[0].item() if flat.size and (flat == flat[0]).all() else flat.tolist()
 
@@ -241,7 +241,7 @@ def _box(data: Mapping[str, Any]) -> spaces.Box:
 
 
 def _discrete(data: Mapping[str, Any]) -> spaces.Discrete:
-    # Only newer releases of Gymnasium take a dtype.
+    # Older releases of Gymnasium take no dtype.
     dtype = {} if data["dtype"] == "int64" else {"dtype": np.dtype(data["dtype"]).type}
     return spaces.Discrete(data["n"], start=data["start"], **dtype)
 
@@ -257,7 +257,7 @@ def _multi_binary(data: Mapping[str, Any]) -> spaces.MultiBinary:
 
 
 def _dict(data: Mapping[str, Any]) -> spaces.Dict:
-    # As pairs: of a mapping Gymnasium would sort the keys, and so the columns of an encoded observation.
+    # As pairs, because Gymnasium would sort the keys of a mapping, and thus the columns of encoded observations.
     return spaces.Dict([(key, space_from_data(part)) for key, part in data["parts"]])
 
 

@@ -229,7 +229,7 @@ def test_ranks_whose_weights_differ_are_named(server: RankServer):
     outcomes = server.run(with_other_weights, 3)
     assert isinstance(outcomes[BAD].error, RanksDiffer)
     for message in messages(outcomes, RanksDiffer):
-        assert message.startswith(f"The weights of rank {BAD} (")
+        assert message.startswith(f"The weights or random numbers of rank {BAD} (")
         assert "differ from those of rank 0" in message
 
 
