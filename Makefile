@@ -5,9 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_VENV := .venv-bench
 DOCS_VENV := .venv-docs
+RELEASE_VENV := .venv-release
 ZOO_VENV := .venv-zoo
 CLUSTER_VENV := .venv-cluster
 SITE := site
+DIST := dist
 # They start hundreds of processes, each of which would compile the package if none might keep what it compiled.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 # Files are handed out in the order in which conftest.py has them, the slowest first. Tests wait for processes now
@@ -19,7 +21,7 @@ SYSTEM_PACKAGES := zsh chromium postgresql slurm-wlm munge
 # Python packages that tests of clusters use, in an environment of their own on top of $(VENV).
 CLUSTER_PACKAGES := ray kubernetes-validate
 
-.PHONY: help install train test-fast test test-system system-packages lint types mutations determinism soak learn bench bench-tuning docs
+.PHONY: help install train test-fast test test-system system-packages lint types mutations determinism soak learn bench bench-tuning docs release
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -119,3 +121,13 @@ $(DOCS_VENV)/.installed: pyproject.toml | $(DOCS_VENV)/bin/python
 
 docs: $(DOCS_VENV)/.installed ## build the pages of docs/ and the API into site/; warnings are errors
 	$(DOCS_VENV)/bin/python -m mkdocs build --strict --site-dir $(abspath $(SITE))
+
+$(RELEASE_VENV)/.installed: pyproject.toml | $(RELEASE_VENV)/bin/python
+	$(RELEASE_VENV)/bin/python -m pip install --disable-pip-version-check --quiet "build>=1.2" "twine>=6.1"
+	@touch $@
+
+release: $(RELEASE_VENV)/.installed ## build the wheel and the source distribution into dist/, check them, and use them in empty environments
+	rm -rf $(DIST)
+	$(RELEASE_VENV)/bin/python -m build --outdir $(DIST)
+	$(RELEASE_VENV)/bin/python -m twine check --strict $(DIST)/*
+	$(RELEASE_VENV)/bin/python -m tests.release $(DIST)

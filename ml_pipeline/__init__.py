@@ -1,4 +1,4 @@
-"""PPO for slow Python environments: training, environments in parallel, trained policies, and the errors of all."""
+"""PPO with parallel environments: training, vector environments, trained policies, and their errors."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`python -m ml_pipeline`, which is `ml-pipeline`."""
+"""`python -m ml_pipeline`: the same as `ml-pipeline`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Command: `ml-pipeline`, one name for all the others; `python -m ml_pipeline` is the same.
+"""The `ml-pipeline` command, which runs all others; `python -m ml_pipeline` is the same.
 
 ml-pipeline --help
 ml-pipeline train --n-envs 8
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
 
-# The rest is imported in functions, once Ctrl-C has its handler.
+# Everything else is imported inside functions, after the handler for Ctrl-C is installed.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that the first argument names with the others; return its exit code.
+    """Run the command named by the first argument with the remaining ones; return its exit code.
 
-    argv: none is this process's. Exits with code 2 after one sentence where there is no such command; prints the help
-    to stderr where none is named.
+    argv: None means the arguments of this process. Exits with code 2 and one sentence if there is no such command;
+    without a command, prints the help to stderr.
     """
     if argv is None:
         exit_at_once_on_signals("ml-pipeline")
@@ -49,7 +49,7 @@ def _unknown(name: str, rest: Sequence[str]) -> str:
 
     known = [*COMMANDS, "--help", "--version"]
     if name.startswith("-") and not did_you_mean(name, known):
-        return f"A command comes before its flags, as in: {PROG} train {shlex.join([name, *rest])}"
+        return f"The command comes before its flags, as in: {PROG} train {shlex.join([name, *rest])}"
     remedy = did_you_mean(name, known) or f" `{PROG} --help` lists the commands."
     return f'There is no command "{name}".{remedy}'
 

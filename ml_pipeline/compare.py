@@ -1,4 +1,4 @@
-"""Command: compare runs: a table, what differs in their settings, and a picture of their learning curves.
+"""Command: compare runs in a table with the settings that differ, and in a chart of their learning curves.
 
 ml-pipeline compare checkpoints/A checkpoints/B
 ml-pipeline compare checkpoints/NAME-seed* --by time --output curves.svg
@@ -12,10 +12,7 @@ PROG = "compare"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Print the table and write the picture; return 0.
-
-    Exits with code 2, after one sentence, if something given cannot be used.
-    """
+    """Print the table and write the chart; return 0. Exits with code 2 and one sentence if the input is invalid."""
     with entry(prog):
         config = parse_compare(argv, prog=prog, description=COMMANDS["compare"].sentence)
 

@@ -1,4 +1,4 @@
-"""Command: compile what trainings on this machine would compile when they first run, side by side on all cores.
+"""Command: compile in advance, on all cores, the kernels that the first trainings on this machine would compile.
 
 ml-pipeline compile                          # everything
 ml-pipeline compile perceptron trading       # what `ml-pipeline train` needs; `make install` does this
@@ -44,32 +44,32 @@ class CompileConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The settings of this command's flags."""
 
     compile: CompileConfig = field(default_factory=CompileConfig)
 
 
 class Part(NamedTuple):
-    """What one process compiles."""
+    """A kernel that one process compiles."""
 
     kind: str
     name: str
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Compile, and print a line for each part; return 0, also where numba is not installed.
+    """Compile, and print one line per part; return 0, even if numba is not installed.
 
-    Exits with code 2 where code cannot be kept, and with 1 where a part cannot be compiled, after one sentence.
+    Exits with one sentence: code 2 if the code cannot be saved, 1 if a part does not compile.
     """
     with entry(prog):
         config = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["compile"].sentence).compile
         if find_spec("numba") is None:
-            print("There is nothing to compile, since numba is not installed; training runs without it, if slower.")
+            print("There is nothing to compile, because numba is not installed; training runs without it, but slower.")
             return 0
         if not can_keep_code():
             raise UserError(
-                f"Machine code cannot be kept: neither {Path(__file__).parent} nor the user's cache folder can be "
-                "written to; set NUMBA_CACHE_DIR to a folder that can, here and for trainings."
+                f"Machine code cannot be saved: neither {Path(__file__).parent} nor the user's cache folder is "
+                "writable; set NUMBA_CACHE_DIR to a writable folder, here and for trainings."
             )
         parts = [Part(kind, name) for kind in dict.fromkeys(config.kinds or KINDS) for name in KINDS[kind]]
         failed = False
@@ -78,12 +78,12 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
                 print(f"{part.kind}, {part.name}: {result}", flush=True)
                 failed = failed or result.startswith(_FAILED)
         if failed:
-            raise CheckFailed("Some of it could not be compiled; trainings compile it, or run without it.")
+            raise CheckFailed("Some parts did not compile; trainings will try again, or run without them.")
     return 0
 
 
 def _compiled(parts: Sequence[Part]) -> Generator[tuple[Part, str], None, None]:
-    """Each part and what became of it, as it ends; one per core at a time. Closing it ends the others."""
+    """Compile one part per core at a time; yield each part with its result. Closing the generator kills the rest."""
     context = multiprocessing.get_context("spawn")
     waiting = list(parts)
     going: dict[Any, tuple[Part, SpawnProcess]] = {}
@@ -114,16 +114,16 @@ def _compiled(parts: Sequence[Part]) -> Generator[tuple[Part, str], None, None]:
 
 
 def _compile(work: Callable[[], None], connection: Connection) -> None:
-    """Run in a process of its own, which Ctrl-C ends without a word."""
+    """Compile one part, in a separate process that Ctrl-C ends silently."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    logging.disable(logging.WARNING)  # that compiling takes a while: each line here says how long
-    warnings.simplefilter("error", UserWarning)  # which says that numba fails here
+    logging.disable(logging.WARNING)  # hides notes that compiling takes a while; the printed lines have the time
+    warnings.simplefilter("error", UserWarning)  # the warning that numba does not work here
     begin = time.perf_counter()
     try:
         with recorded_compilations() as compilations:
             work()
-    except Exception as error:  # numba's, of any kind
-        said = next(iter(str(error).splitlines()), "")  # numba goes on for a page
+    except Exception as error:  # numba raises many kinds
+        said = next(iter(str(error).splitlines()), "")  # numba's messages fill a page
         connection.send(f"{_FAILED}{type(error).__name__}: {said}")
         return
     connection.send(f"compiled in {time.perf_counter() - begin:.1f} s" if compilations else "on disk already")

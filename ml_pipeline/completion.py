@@ -1,4 +1,4 @@
-"""Command: print the script with which bash or zsh completes commands, their flags, and the values of a flag.
+"""Command: print the completion script for bash or zsh: commands, their flags, and the values of a flag.
 
 eval "$(ml-pipeline completion bash)"      # in ~/.bashrc
 eval "$(ml-pipeline completion zsh)"       # in ~/.zshrc, after compinit
@@ -31,13 +31,13 @@ class CompletionConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The settings of this command's flags."""
 
     completion: CompletionConfig
 
 
 def main(argv: list[str], *, prog: str = "completion") -> int:
-    """Print the script; return 0, or exit with code 2 after one sentence."""
+    """Print the script; return 0. Exits with code 2 and one sentence if the input is invalid."""
     with entry(prog):
         settings = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["completion"].sentence)
         print(shtab.complete(_every_command(), settings.completion.shell))
@@ -45,7 +45,7 @@ def main(argv: list[str], *, prog: str = "completion") -> int:
 
 
 def _every_command() -> argparse.ArgumentParser:
-    """What may be typed, in the form that shtab reads; nothing is parsed by it."""
+    """All commands and flags as a parser for shtab; it parses nothing."""
     parser = argparse.ArgumentParser(PROG)
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers()
@@ -69,6 +69,6 @@ def _add_flags(parser: argparse.ArgumentParser, settings_class: type) -> None:
 
 
 def _choices(hint: Any) -> list[str] | None:
-    """The words among the values of a flag."""
+    """The fixed words that a flag accepts; None if there are none."""
     literals = [each for each in alternatives(hint) if get_origin(each) is Literal]
     return list(chain.from_iterable(map(get_args, literals))) or None

@@ -1,4 +1,4 @@
-"""Command: let a trained policy play in its environment, and show or record it.
+"""Command: run a trained policy in its environment, and show or record it.
 
 ml-pipeline enjoy checkpoints/RUN
 ml-pipeline enjoy checkpoints/RUN --video out.mp4
@@ -16,7 +16,7 @@ PROG = "enjoy"
 def main(argv: list[str], *, prog: str = PROG) -> int:
     """Print the return and the length of each episode; return 0.
 
-    Exits after one sentence: with code 2 if something given cannot be used, with 128 + the signal that ended it.
+    Exits with one sentence: code 2 if the input is invalid, 128 + the number of the signal that ended it.
     """
     with entry(prog):
         config = parse_enjoy(argv, prog=prog, description=COMMANDS["enjoy"].sentence)

@@ -1,4 +1,4 @@
-"""Entry: evaluate a checkpoint on a single environment, on data of its own or others, and report.
+"""Command: evaluate a checkpoint in a single environment, on its own data or other data, and write a report.
 
 ml-pipeline evaluate checkpoints/RUN
 ml-pipeline evaluate checkpoints/RUN/best.pt --data other.csv
@@ -12,10 +12,9 @@ PROG = "evaluate"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Run with these arguments; return 0.
+    """Print the evaluation; return 0.
 
-    Exits after one sentence: with code 2 where something cannot be used, with 1 where another engine finds another
-    equity.
+    Exits with one sentence: code 2 if the input is invalid, 1 if another backtesting engine computes other equity.
     """
     with entry(prog):
         print_evaluation(parse_evaluation(argv, prog=prog, description=COMMANDS["evaluate"].sentence))
@@ -23,7 +22,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 
 
 def print_evaluation(start: EvaluationStart) -> None:
-    """Evaluate, and print the table and where the report is."""
+    """Evaluate, and print the table and the folder of the report."""
     from ml_pipeline.runs.trained.evaluate import evaluate_checkpoint
 
     if start.notice is not None:

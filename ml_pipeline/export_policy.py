@@ -1,4 +1,4 @@
-"""Entry: write a trained policy into one file that runs without this package, once it is proven to act the same.
+"""Command: write a trained policy into one file that runs without this package, and check that it acts the same.
 
 ml-pipeline export checkpoints/RUN
 ml-pipeline export checkpoints/RUN/best.pt --format torch
@@ -12,10 +12,9 @@ PROG = "export"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Run with these arguments; return 0.
+    """Write the file; return 0.
 
-    Exits after one sentence: with code 2 where something cannot be used, with 1 where the file would act otherwise than
-    the policy.
+    Exits with one sentence: code 2 if the input is invalid, 1 if the file would act differently from the policy.
     """
     with entry(prog):
         config = parse_export(argv, prog=prog, description=COMMANDS["export"].sentence)

@@ -1,4 +1,4 @@
-"""Entry: checks that the parallel environments of an installed copy work on this machine, in under a minute.
+"""Command: check in under a minute that the parallel environments of the installed package work on this machine.
 
 cd ml_pipeline && python test_parallel_env.py
 python -m ml_pipeline.test_parallel_env
@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-if not __package__:  # run as a file: the repository takes this folder's place on the path
+if not __package__:  # run as a file: put the repository on the path instead of this folder
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 import gymnasium
@@ -41,10 +41,10 @@ NUM_ENVS = 8
 
 
 def main(argv: Sequence[str] = (), *, prog: str = PROG) -> int:
-    """Runs every check, a line each; returns the exit code."""
+    """Run every check and print one line for each; return the exit code."""
     argparse.ArgumentParser(prog, description=COMMANDS["check"].sentence).parse_args(argv)
     with entry(prog), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="start_method='fork'")  # it is one of the things to be checked
+        warnings.filterwarnings("ignore", message="start_method='fork'")  # fork is among the methods to check
         return _run_checks()
 
 
@@ -81,7 +81,7 @@ def _passes(name: str, check: Callable[[], str | None]) -> bool:
     started = time.perf_counter()
     try:
         remark = check()
-    except Exception as error:  # whatever it is, the user reads it, and the other checks still run
+    except Exception as error:  # show any error, and run the remaining checks
         traceback.print_exc()
         print(f"✗ {name}: {error}")
         return False
@@ -174,7 +174,7 @@ def _killed_is_replaced() -> str:
         truncated = envs.step([0] * 4)[3]
         _expect_equal((int(truncated.sum()), envs.num_restarts), (2, 1))
         _expect_equal(envs.step([0] * 4)[1].tolist(), np.where(truncated, 1.0, 2.0).tolist())
-        return "the run went on"
+        return "the run continued"
 
 
 def _kill_a_worker() -> None:
@@ -198,7 +198,7 @@ def _speed_up() -> str:
     env_fns = [lambda: TimedEnv(busy_s=1e-3)] * NUM_ENVS
     with SerialEnv(env_fns) as serial, ParallelEnv(env_fns) as parallel:
         rates: dict[str, list[float]] = {"serial": [], "parallel": []}
-        for _ in range(3):  # in turns, so that a busy machine slows both
+        for _ in range(3):  # alternate, so that a busy machine slows both
             for name, envs in (("serial", serial), ("parallel", parallel)):
                 rates[name].append(_steps_per_second(envs, n_steps=40))
         slow, fast = statistics.median(rates["serial"]), statistics.median(rates["parallel"])
@@ -249,7 +249,7 @@ def _expect_equal(received: Any, expected: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The same with arrays of objects as lists."""
+    """The value with object arrays converted to lists."""
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, (tuple, list)) or (isinstance(value, np.ndarray) and value.dtype == object):

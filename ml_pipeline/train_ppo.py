@@ -1,4 +1,4 @@
-"""Entry: train a PPO agent over parallel environments, evaluate it on data it has never seen, and save it.
+"""Command: train a PPO agent in parallel environments, evaluate it on unseen data, and save it.
 
 python -m ml_pipeline.train_ppo --n-envs 8
 python -m ml_pipeline.train_ppo --data prices.csv --n-envs 4 --iterations 200
@@ -10,7 +10,7 @@ python -m ml_pipeline.train_ppo --env-id mine:MyEnv-v0 --check-env
 import os
 import sys
 
-if not __package__:  # run as a file: the repository takes this folder's place on the path
+if not __package__:  # run as a file: put the repository on the path instead of this folder
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from ml_pipeline.runtime.interrupts import exit_at_once_on_signals, exiting_at_once
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Run with these arguments; return the exit code: 0, 1 where the run broke down, 128 + the signal that stopped it.
+    """Train; return the exit code: 0, 1 if the run failed, or 128 + the number of the signal that stopped it.
 
-    Exits with code 2, after one sentence, where something given cannot be used. Nothing heavy is imported before the
-    arguments are known to be good. Once they are, the run goes on whether or not anybody reads what it prints.
+    Exits with code 2 and one sentence if the input is invalid. Slow imports happen only after the arguments are
+    checked. From then on the run continues even if the reader of its output exits.
     """
     with entry(prog), exiting_at_once():
         place = rank_info(os.environ)
@@ -75,7 +75,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 
 
 def _typed(argv: Sequence[str], prog: str) -> list[str]:
-    """The words before `argv` on this process's command line, or those that mean `prog` where it runs others."""
+    """How the user started this command, for the hint on resuming; the usual words for `prog` if that is unknown."""
     script = Path(sys.argv[0])
     is_installed = script.stem == "ml-pipeline"
     before = len(sys.orig_argv) - len(argv)
@@ -84,7 +84,7 @@ def _typed(argv: Sequence[str], prog: str) -> list[str]:
     words = sys.orig_argv[:before]
     if not is_installed or words[1] != sys.argv[0]:
         return words
-    found = shutil.which(script.name)  # typed by its name where that finds it
+    found = shutil.which(script.name)  # the name alone, if PATH finds the same script
     return [script.name if found and os.path.samefile(found, script) else str(script), *words[2:]]
 
 
@@ -97,11 +97,11 @@ def _takes_ranks(flags: TrainFlags) -> bool:
 def _refuse_with_ranks(flags: TrainFlags) -> None:
     for name, is_given in (("seeds", flags.seeds), ("check_env", flags.check_env)):
         if is_given:
-            raise UserError(f"{flag_of(name)} is for one process; leave it out, or do not start several.")
+            raise UserError(f"{flag_of(name)} works in one process only; leave it out, or do not start several.")
 
 
 def _train_seeds(start: TrainStart, command: TypedCommand) -> int:
-    """Train a run for each seed, then compare them; the first that does not finish is the last."""
+    """Train one run per seed, then compare them; stop after the first run that does not finish."""
     from ml_pipeline.experiments.compare import read_comparison, write_figure
     from ml_pipeline.experiments.seeds import name_seed_runs, seed_configs
     from ml_pipeline.runs.tasks import make_task
@@ -134,12 +134,12 @@ def _train_seeds(start: TrainStart, command: TypedCommand) -> int:
 
 
 def _check_env(name: str, env_fn: "EnvFactory", step_timeout_s: float | None) -> int:
-    """Say what is wrong with an environment, a sentence each; 1 where anything is."""
+    """Print one sentence per problem of an environment; return 1 if there is any, else 0."""
     from ml_pipeline.models.rl.core.env_check import check_env_in_process
     from ml_pipeline.models.rl.preprocessing.observations import observation_layout
 
     found = check_env_in_process(env_fn, step_timeout_s=step_timeout_s, read=observation_layout)
-    for sentence in found or ["nothing found: it keeps to its spaces, and its seed settles all that happens in it"]:
+    for sentence in found or ["no problem found: it stays within its spaces, and its seed determines its behaviour"]:
         print(f"{name}: {sentence}")
     return int(bool(found))
 

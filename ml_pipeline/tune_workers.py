@@ -1,9 +1,9 @@
-"""Entry: measures in under 20 s how many workers pay for an environment.
+"""Command: measure in under 20 s which number of workers is best for an environment.
 
 ml-pipeline tune-workers --env-id CartPole-v1 --n-envs 8
 ml-pipeline tune-workers --data prices.csv --n-envs 16
 
-It takes the settings of train_ppo, and measures the environments that train_ppo would step; 8 of them by default.
+It takes the settings of train_ppo, and measures the same environments; 8 of them by default.
 """
 
 import statistics
@@ -33,15 +33,15 @@ from ml_pipeline.runtime.cores import BackgroundLoad, usable_cores
 
 PROG = "tune-workers"
 _USUAL_N_ENVS = 8
-_COSTS_S, _RATES_S = 4.0, 8.5  # for steps alone, and for all counts of workers
+_COSTS_S, _RATES_S = 4.0, 8.5  # time budgets: for single steps, and for all numbers of workers
 _TURN_S, _TURNS = 0.15, 3
-_START_S = 0.05  # a worker at least
-_NOISE = 0.1  # the share of waiting below which it may be the machine's
-_SLOW = 2.0  # times the median of the others, from which an environment is named
+_START_S = 0.05  # minimum time to start a worker
+_NOISE = 0.1  # a smaller share of waiting may come from the machine
+_SLOW = 2.0  # an environment is slow from this multiple of the others' median on
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Measure, print a line for each number of workers, and the sentence; return the exit code."""
+    """Measure, print one line per number of workers and a conclusion; return the exit code."""
     with entry(prog):
         sentence = COMMANDS["tune-workers"].sentence
         config = parse_train_config(argv, prog=prog, description=sentence, usual={"n_envs": _USUAL_N_ENVS})
@@ -67,9 +67,9 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 def measure_rates(
     env_fns: Sequence[EnvFactory], cost: StepCost, between: Callable[[], object] = lambda: None
 ) -> dict[Division, float]:
-    """Environment steps a second by who steps them: what "auto" chooses, then as many counts as the time allows.
+    """Environment steps per second by division of work: first the one "auto" chooses, then others as time allows.
 
-    between: called after each measurement, while nothing is stepped.
+    between: called after each measurement, while the environments are idle.
     """
     rates: dict[Division, float] = {}
     deadline = time.monotonic() + _RATES_S
@@ -95,10 +95,10 @@ def measure_rates(
 
 
 def counts_to_try(num_envs: int, cores: float, cost: StepCost, *, wake_s: float) -> dict[int, float]:
-    """Numbers of workers worth measuring, and how long a step of all should take with them, in s, as "auto" expects.
+    """Numbers of workers to measure, and the time of a step of all environments that "auto" expects with each, in s.
 
-    wake_s: what waking a worker takes. The most promising come first, after stepping in this process where that is soon
-    measured.
+    The most promising numbers come first, after 0 if stepping in this process is quickly measured. wake_s: the time to
+    wake a worker.
 
     >>> list(counts_to_try(8, 2.0, StepCost(cpu_s=1e-3, wait_s=0.0), wake_s=6e-5))
     [0, 2, 4, 8, 1]
@@ -116,9 +116,9 @@ def counts_to_try(num_envs: int, cores: float, cost: StepCost, *, wake_s: float)
 
 
 def measure_costs(env_fns: Sequence[EnvFactory], *, budget_s: float = _COSTS_S) -> dict[int, StepCost]:
-    """What a step of each environment takes, by its index; of as many as the time allows, at least one.
+    """The cost of a step of each environment, by its index; of as many as time allows, at least one.
 
-    An environment that refuses random actions that its masks allow is left out.
+    Environments that raise on random actions that their masks allow are left out.
     """
     costs = {}
     deadline = time.monotonic() + budget_s
@@ -133,7 +133,7 @@ def measure_costs(env_fns: Sequence[EnvFactory], *, budget_s: float = _COSTS_S) 
 
 
 def measure_rate(env_fns: Sequence[EnvFactory], n_workers: int | Literal["auto"]) -> tuple[Division, float]:
-    """Who steps with this many workers, and the environment steps a second, the median of some short turns."""
+    """The division of work with n_workers, and the median of its environment steps per second over short turns."""
     with ParallelEnv(env_fns, num_workers=n_workers, copy=False) as envs:
         envs.action_space.seed(0)
         envs.single_action_space.seed(0)
@@ -154,7 +154,7 @@ def measure_rate(env_fns: Sequence[EnvFactory], n_workers: int | Literal["auto"]
 
 
 def verdict(costs: dict[int, StepCost], rates: dict[Division, float]) -> str:
-    """Where the time goes and what to pass, in a sentence. Less than 5 % more steps are not worth more workers.
+    """The conclusion: where the time goes, and the flag to pass. Gains below 5 % do not justify more workers.
 
     >>> two, eight = Division(2, steps_here=False), Division(8, steps_here=False)
     >>> verdict({0: StepCost(1e-4, 0.0), 1: StepCost(4e-4, 0.0)}, {HERE: 1000.0, two: 1800.0})
@@ -169,7 +169,7 @@ def verdict(costs: dict[int, StepCost], rates: dict[Division, float]) -> str:
 
 
 def _flag(division: Division) -> str:
-    """What makes train_ppo step so: this process steps beside workers only where "auto" has it do so.
+    """The flag for a division of work; only "auto" lets the trainer's process step environments next to workers.
 
     >>> _flag(Division(2, steps_here=False)), _flag(Division(1, steps_here=True))
     ('--n-workers 2', '--n-workers auto (this process and 1 worker)')
@@ -190,7 +190,7 @@ def _slow_ones(costs: dict[int, StepCost]) -> list[str]:
 
 def _mean(costs: dict[int, StepCost]) -> StepCost:
     if not costs:
-        return StepCost(cpu_s=1e-4, wait_s=0.0)  # any will do: only the order of what is measured depends on it
+        return StepCost(cpu_s=1e-4, wait_s=0.0)  # any value will do: it only affects the order of measurements
     return StepCost(
         cpu_s=statistics.mean(cost.cpu_s for cost in costs.values()),
         wait_s=statistics.mean(cost.wait_s for cost in costs.values()),
@@ -199,7 +199,7 @@ def _mean(costs: dict[int, StepCost]) -> StepCost:
 
 def _shares(costs: dict[int, StepCost]) -> list[str]:
     if not costs:
-        return ["the environments refuse random actions, so that their steps were not looked into"]
+        return ["the environments raise on random actions, so their steps were not timed"]
     mean = _mean(costs)
     total_s = mean.cpu_s + mean.wait_s
     each = f"{total_s * 1e3:.1f} ms" if total_s >= 1e-3 else f"{total_s * 1e6:.0f} µs"

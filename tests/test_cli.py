@@ -78,7 +78,7 @@ def test_no_command_imports_torch_before_it_is_needed():
         ("trian", 'There is no command "trian". Did you mean "train"?'),
         ("walk_forward", 'There is no command "walk_forward". Did you mean "walk-forward"?'),
         ("--versoin", 'There is no command "--versoin". Did you mean "--version"?'),
-        ("--n-envs", "A command comes before its flags, as in: ml-pipeline train --n-envs"),
+        ("--n-envs", "The command comes before its flags, as in: ml-pipeline train --n-envs"),
         ("frobnicate", 'There is no command "frobnicate". `ml-pipeline --help` lists the commands.'),
         ("list", 'There is no command "list". `ml-pipeline --help` lists the commands.'),
     ],

@@ -61,7 +61,7 @@ def test_without_numba_there_is_nothing_to_compile(monkeypatch, capsys):
     monkeypatch.setattr(compile_kernels, "find_spec", lambda name: None)
     assert importlib.util.find_spec("numba") is not None
     assert compile_kernels.main([]) == 0
-    assert capsys.readouterr().out.startswith("There is nothing to compile, since numba is not installed;")
+    assert capsys.readouterr().out.startswith("There is nothing to compile, because numba is not installed;")
 
 
 def test_where_code_cannot_be_kept_it_says_what_to_set(monkeypatch, capsys):
@@ -69,8 +69,8 @@ def test_where_code_cannot_be_kept_it_says_what_to_set(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         compile_kernels.main([])
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("compile: Machine code cannot be kept: neither ")
-    assert "set NUMBA_CACHE_DIR to a folder that can" in line
+    assert line.startswith("compile: Machine code cannot be saved: neither ")
+    assert "set NUMBA_CACHE_DIR to a writable folder" in line
 
 
 def test_another_kind_is_refused(capsys):

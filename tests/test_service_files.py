@@ -1,5 +1,6 @@
-"""The unit and the container file of examples/ start commands that exist, and fit how a session ends."""
+"""The unit and the container files of examples/ start commands that exist, and fit how a session ends."""
 
+import json
 import re
 import shlex
 import shutil
@@ -18,7 +19,8 @@ from ml_pipeline.live.supervision.heartbeat import Heartbeat, ServiceManager
 
 ROOT = Path(__file__).resolve().parent.parent
 UNIT = ROOT / "examples" / "paper-trade.service"
-CONTAINER = ROOT / "examples" / "Containerfile"
+CONTAINER = ROOT / "examples" / "paper-trade.Containerfile"
+TRAINING = ROOT / "examples" / "train.Containerfile"
 
 
 def unit() -> ConfigParser:
@@ -28,12 +30,22 @@ def unit() -> ConfigParser:
     return parser
 
 
+def uncommented(path: Path) -> str:
+    """The text of a file, each command of its comments on one line."""
+    return path.read_text().replace(" \\\n#", " ")
+
+
 def command_lines() -> list[str]:
-    """Every call of `ml-pipeline paper-trade` in both files, without what starts it."""
-    text = "\n".join(path.read_text().replace(" \\\n#", " ") for path in (UNIT, CONTAINER))
+    """Every call of `ml-pipeline paper-trade` in both files, without the program that starts it."""
+    text = "\n".join(map(uncommented, (UNIT, CONTAINER)))
     starts = re.findall(r"(?:bin/|exec eurusd )ml-pipeline (paper-trade.*)$", text, re.MULTILINE)
     runs = [f"paper-trade{rest}" for rest in re.findall(r"-v \S+ paper-trade(.*)$", text, re.MULTILINE)]
     return starts + runs
+
+
+def known_flags(command: str) -> set[str]:
+    module, _, name = str(COMMANDS[command].settings).partition(":")
+    return {flag_of(each) for each in hints_of(getattr(import_module(module), name))}
 
 
 def test_both_files_start_the_same_session():
@@ -42,12 +54,9 @@ def test_both_files_start_the_same_session():
     assert len(lines) == 3
 
 
-@pytest.mark.skipif("paper-trade" not in COMMANDS, reason="needs the command")
 def test_their_flags_exist():
-    module, _, name = str(COMMANDS["paper-trade"].settings).partition(":")
-    known = {flag_of(each) for each in hints_of(getattr(import_module(module), name))}
     for line in command_lines():
-        assert {word for word in shlex.split(line) if word.startswith("--")} <= known, line
+        assert {word for word in shlex.split(line) if word.startswith("--")} <= known_flags("paper-trade"), line
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
@@ -76,13 +85,26 @@ def test_the_unit_starts_again_what_died_and_not_what_was_ended():
     assert service["SuccessExitStatus"] == "143"  # which SIGTERM ends in
 
 
-def test_the_container_installs_what_there_is():
-    text = CONTAINER.read_text()
+def test_the_flags_of_the_training_container_exist():
+    lines = re.findall(r"-v \S+ train (.*)$", uncommented(TRAINING), re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        assert {word for word in shlex.split(line) if word.startswith("--")} <= known_flags("train"), line
+
+
+@pytest.mark.parametrize(("path", "command"), [(CONTAINER, ["paper-trade"]), (TRAINING, ["train"])], ids=str)
+def test_a_container_installs_what_exists_and_runs_without_root(path, command):
+    text = path.read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (extras,) = re.findall(r'"/src\[([\w,]+)\]"', text)
+    (extras,) = re.findall(r'"\$\(echo /dist/\*\.whl\)\[([\w,]+)\]"', text)
     assert {*extras.split(",")} <= {*project["optional-dependencies"]}
     (torch,) = [each for each in project["dependencies"] if each.startswith("torch")]
     assert f'"{torch}"' in text
-    copied = re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE)
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
     assert all((ROOT / name).exists() for names in copied for name in names.split())
-    assert 'ENTRYPOINT ["ml-pipeline", "paper-trade"]' in text
+    assert f"ENTRYPOINT {json.dumps(['ml-pipeline', *command])}" in text
+    (user,) = re.findall(r"^USER (\w+)$", text, re.MULTILINE)
+    (volume,) = re.findall(r"^VOLUME (\S+)$", text, re.MULTILINE)
+    assert f"chown {user}: {volume}" in text
+    assert f"WORKDIR {volume}\n" in text
+    assert f"XDG_STATE_HOME={volume}/" in text

@@ -150,7 +150,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(arguments, sentence):
 def test_an_environment_is_looked_over_instead_of_trained_in(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert train_ppo.main(["--env-id", "CartPole-v1", "--check-env"]) == 0
-    assert capsys.readouterr().out.startswith("CartPole-v1: nothing found")
+    assert capsys.readouterr().out.startswith("CartPole-v1: no problem found")
     gymnasium.register("Faulty-v0", partial(FaultyEnv, "nan"))
     try:
         assert train_ppo.main(["--env-id", "Faulty-v0", "--check-env", "--checkpoint-dir", "run"]) == 1

@@ -1,4 +1,4 @@
-"""The algorithms that `RunConfig.algorithm` names: PPO is this package's own, the others are Stable-Baselines3's."""
+"""The algorithms of `RunConfig.algorithm`: PPO is implemented here, the others come from Stable-Baselines3."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ _ANY = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmTraits:
-    """What is known of an algorithm without importing it.
+    """Properties of an algorithm, known without importing it.
 
-    actions: the kinds of action spaces that it takes. hidden_sizes and activation: of the networks that it makes where
-    nobody asks for others. package: where it is imported from.
+    actions: the action spaces that it supports. hidden_sizes, activation: defaults of its networks. package: the
+    package that implements it.
     """
 
     actions: tuple[str, ...]
@@ -31,7 +31,7 @@ class AlgorithmTraits:
         return "pip install sb3-contrib" if self.package == "sb3_contrib" else install_extra("sb3")
 
 
-# The networks: Stable-Baselines3 2.9 and sb3-contrib 2.7, the policies of each algorithm.
+# The defaults of the networks are those of the policies in Stable-Baselines3 2.9 and sb3-contrib 2.7.
 ALGORITHMS: Mapping[str, AlgorithmTraits] = {
     "PPO": AlgorithmTraits(actions=(*_ANY, "Dict", "Tuple"), activation="tanh", package="ml_pipeline"),
     "A2C": AlgorithmTraits(actions=_ANY, activation="tanh"),
@@ -46,9 +46,9 @@ ALGORITHMS: Mapping[str, AlgorithmTraits] = {
 
 
 def check_actions(algorithm: str, kind: str, shown: str) -> None:
-    """Raise UserError, with the algorithms that fit, where this one does not take actions of this kind.
+    """Raise UserError, with suitable algorithms, if this one does not support the kind of action space.
 
-    shown: the action space in words.
+    shown: the action space in words, for the message.
     """
     taken = ALGORITHMS[algorithm].actions
     if kind in taken:
@@ -56,13 +56,13 @@ def check_actions(algorithm: str, kind: str, shown: str) -> None:
     *others, last = algorithms_for(kind) or [OWN]
     fitting = f"{', '.join(others)} or {last}" if others else last
     raise UserError(
-        f"{algorithm} is for actions of the kind {' or '.join(taken)}, but those of the environment are {shown}; "
-        f"train by {fitting}."
+        f"{algorithm} supports action spaces of the kind {' or '.join(taken)}, but the environment has {shown}; "
+        f"use {fitting}."
     )
 
 
 def algorithms_for(kind: str) -> list[str]:
-    """The algorithms that take actions of this kind, in alphabetical order.
+    """The algorithms that support this kind of action space, in alphabetical order.
 
     >>> algorithms_for("Discrete")
     ['A2C', 'DQN', 'PPO', 'QRDQN', 'TRPO']

@@ -1,4 +1,4 @@
-"""Checks of single settings, each answered with one sentence: what is expected, what came, what to do."""
+"""Checks of single settings. A failed check raises one sentence: what was expected, what was received, what to do."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,7 +19,9 @@ def check_count(name: str, value: int, *, minimum: int = 1) -> None:
 
 
 def check_number(name: str, value: float, holds: Callable[[float], bool], expected: str, *, remedy: str = "") -> None:
-    """Raise UserError unless `value` is a number that `holds`; `expected` puts those in words, `remedy` closes.
+    """Raise UserError unless `value` is a number for which `holds` is true.
+
+    expected: the condition in words. remedy: ends the sentence.
 
     >>> check_number("fee_bps", "two", lambda bps: bps >= 0, "0 or more")
     Traceback (most recent call last):
@@ -34,7 +36,7 @@ def check_number(name: str, value: float, holds: Callable[[float], bool], expect
 
 
 def check_positive(name: str, value: float, *, remedy: str = "") -> None:
-    """Raise UserError unless 0 < value < infinity; `remedy` is a closing half-sentence.
+    """Raise UserError unless 0 < value < infinity; `remedy` ends the sentence.
 
     >>> check_positive("clip_range", 0.0, remedy="the usual one is 0.2")
     Traceback (most recent call last):
@@ -56,12 +58,12 @@ def check_within(name: str, value: float, low: float, high: float) -> None:
     ml_pipeline.config.errors.UserError: gamma must lie between 0 and 1, but got 1.5.
     """
     _require_number(name, value)
-    if not low <= value <= high:  # NaN lies nowhere
+    if not low <= value <= high:  # false for NaN too
         raise UserError(f"{name} must lie between {low} and {high}, but got {value}.")
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raise UserError, with the nearest choice, unless `value` is one of the choices.
+    """Raise UserError, with the closest choice, unless `value` is one of the choices.
 
     >>> check_choice("activation", "tahn", ("tanh", "relu"))
     Traceback (most recent call last):

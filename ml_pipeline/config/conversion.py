@@ -1,4 +1,4 @@
-"""From what was written, in a flag or a file, to the type that a setting declares, or one sentence about why not."""
+"""Converts the value of a flag or a file to the type of the setting, or explains in one sentence why it cannot."""
 
 import json
 import re
@@ -24,14 +24,14 @@ _WORDS = {
     NoneType: "none",
 }
 
-# time=Date,close=Last: pairs in one word.
+# Several pairs in one word: time=Date,close=Last.
 _SEVERAL_PAIRS = re.compile(r"\w+=[^,=]+(,\w+=[^,=]+)+")
 
 
 def convert(value: object, hint: Any, *, name: str) -> Any:
-    """`value` as the type `hint`; texts are read as numbers, "none" as None or as no value of a list.
+    """Convert `value` to the type `hint`. Strings become numbers if needed; "none" becomes None or an empty list.
 
-    Raises UserError that opens with `name`.
+    Raises UserError; its sentence begins with `name`.
 
     >>> convert("3e-4", float, name="learning_rate")
     0.0003
@@ -72,7 +72,7 @@ def convert(value: object, hint: Any, *, name: str) -> Any:
 
 
 def _as_choice(value: object, hint: Any) -> object:
-    """The word of a choice that differs from a text in its capitals alone: dqn is DQN."""
+    """Match a string to a choice without regard to case: dqn is DQN."""
     if not isinstance(value, str):
         return value
     return next((word for word in choices_of(hint) if word.lower() == value.lower()), value)
@@ -93,12 +93,12 @@ def is_list(hint: Any) -> bool:
 
 
 def is_mapping(hint: Any) -> bool:
-    """Whether a setting takes values by name: a mapping in a file, and a JSON object as a flag."""
+    """Whether a setting takes named values: a mapping in a file, and a JSON object as a flag."""
     return get_origin(hint) is dict and not is_schedule(hint) and not is_pairs(hint)
 
 
 def is_pairs(hint: Any) -> bool:
-    """Whether a setting takes texts by name: a mapping in a file, and words NAME=TEXT as a flag."""
+    """Whether a setting takes named strings: a mapping in a file, and words NAME=TEXT as a flag."""
     return bool(hint == dict[str, str])
 
 
@@ -108,13 +108,13 @@ def is_schedule(hint: Any) -> bool:
 
 
 def choices_of(hint: Any) -> list[str]:
-    """The words that a setting may be, where it is a choice."""
+    """The possible words of a setting that is a choice; empty for other settings."""
     literals = (alternative for alternative in alternatives(hint) if get_origin(alternative) is Literal)
     return [word for literal in literals for word in get_args(literal)]
 
 
 def describe(hint: Any) -> str:
-    """What a setting takes, in words.
+    """The accepted values of a setting, in words.
 
     >>> describe(tuple[int, ...] | None)
     'whole numbers or none'
@@ -192,17 +192,17 @@ def _mapping(value: object, name: str) -> dict[str, Any]:
                 f"{error.colno}; put single quotes around it for the shell."
             ) from None
         except RecursionError:
-            raise UserError(f"{name} must be a JSON object, but its values lie too deep within each other.") from None
+            raise UserError(f"{name} must be a JSON object, but its values are nested too deeply.") from None
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise UserError(f"{name} must give values by name, such as '{{\"size\": 8}}', but got {value!r}.")
+        raise UserError(f"{name} must be named values, such as '{{\"size\": 8}}', but got {value!r}.")
     for key, named in value.items():
-        if not _is_plain(named):  # a checkpoint could not be read again
+        if not _is_plain(named):  # a checkpoint with it could not be loaded
             raise UserError(f"{name} must hold numbers, texts, lists and mappings, but {key} is {named!r}; quote it.")
     return value
 
 
 def _is_plain(value: object) -> bool:
-    """Whether JSON knows the value."""
+    """Whether JSON can represent the value."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
     if isinstance(value, list):
@@ -211,7 +211,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _with_numbers_read(value: object) -> object:
-    """1e6 in a flag, and 3e-4 in YAML, are texts to their parsers."""
+    """Convert strings that are numbers; the parsers return 1e6 in a flag and 3e-4 in YAML as strings."""
     if isinstance(value, list):
         return [_with_numbers_read(element) for element in value]
     try:
@@ -221,11 +221,11 @@ def _with_numbers_read(value: object) -> object:
 
 
 def _without_commas(value: object) -> object:
-    """64,64 and [64, 64], as other programs take them: the texts of a list, split. Other values stay as they are."""
+    """Split lists written as 64,64 or [64, 64], the notations of other programs; return other values unchanged."""
     if not isinstance(value, list) or not all(isinstance(element, str) for element in value):
         return value
     words = " ".join(value).strip(" []()").replace(",", " ").split()
-    thousands = any(re.match(r"0\d", word) for word in words)  # 1,024 is no pair
+    thousands = any(re.match(r"0\d", word) for word in words)  # 1,024 is one number, not a pair
     return value if thousands or not words else words
 
 
@@ -233,7 +233,7 @@ def _rejected(value: object, hint: Any, name: str) -> UserError:
     received = in_one_line(value)
     if isinstance(value, str | list):
         received = f'"{in_one_line(" ".join(map(str, value)) if isinstance(value, list) else value)}"'
-    # 0700 and NO are a number and a boolean to YAML: texts are rejected for nothing else.
+    # YAML reads 0700 as a number and NO as a boolean; a setting that is text is rejected only for that reason.
     remedy = "; put it in quotes" if {str, tuple[str, ...]} & set(alternatives(hint)) else _number_remedy(value, hint)
     return UserError(
         f"{name} must be {describe(hint)}, but got {received}{remedy}.{did_you_mean(str(value), choices_of(hint))}"
@@ -241,7 +241,7 @@ def _rejected(value: object, hint: Any, name: str) -> UserError:
 
 
 def _number_remedy(value: object, hint: Any) -> str:
-    """How a number is written here that has its decimals after a comma, its thousands before one, or a letter."""
+    """The remedy for a number with a decimal comma, commas between thousands, or a suffix such as k."""
     if not isinstance(value, str) or not {int, float} & set(alternatives(hint)):
         return ""
     if re.fullmatch(r"-?[1-9]\d{0,2}(,\d{3})+", value):

@@ -1,6 +1,6 @@
-"""How many environments a run has: `n_envs` at first, then what `n_envs_schedule` says, {global step: number}.
+"""The number of environments of a run over time: first `n_envs`, then `n_envs_schedule`, {global step: number}.
 
-A number counts from the first iteration that begins at or after its step.
+A number takes effect in the first iteration that begins at or after its step.
 """
 
 import json
@@ -11,13 +11,13 @@ from ml_pipeline.config.checks import check_count
 from ml_pipeline.config.errors import UserError
 
 MOST_ENVS = 65_536
-"""More than this is a slip of the finger."""
+"""A larger number is a typing error."""
 
 Schedule = Mapping[int, int]
 
 
 def n_envs_at(step: int, *, first: int, schedule: Schedule) -> int:
-    """How many environments an iteration has that begins at this global step.
+    """The number of environments in an iteration that begins at this global step.
 
     >>> [n_envs_at(step, first=8, schedule={100: 16, 500: 4}) for step in (0, 99, 100, 499, 500)]
     [8, 8, 16, 16, 4]
@@ -26,10 +26,10 @@ def n_envs_at(step: int, *, first: int, schedule: Schedule) -> int:
 
 
 def planned_end(total_steps: int, *, step: int, n_steps: int, n_envs: int, schedule: Schedule) -> tuple[int, int]:
-    """How many iterations of `n_steps` steps per environment lie ahead, and the global step at which they end.
+    """The number of remaining iterations, of n_steps steps per environment, and the global step at which they end.
 
-    step: where the next one begins, in n_envs environments. total_steps: where training may end. Of the schedule, what
-    lies after `step` counts.
+    step: start of the next iteration, with n_envs environments. total_steps: training ends at or after it. Entries of
+    the schedule up to `step` are ignored.
 
     >>> planned_end(20_000, step=0, n_steps=256, n_envs=8, schedule={4000: 16})
     (6, 20480)
@@ -47,30 +47,30 @@ def planned_end(total_steps: int, *, step: int, n_steps: int, n_envs: int, sched
 
 
 def check_schedule(schedule: Schedule) -> None:
-    """Raise UserError unless steps rise from 1 on, and the numbers are possible.
+    """Raise UserError unless steps are at least 1 and increase, and the numbers of environments are valid.
 
     >>> check_schedule({500: 16, 100: 4})
     Traceback (most recent call last):
-    ml_pipeline.config.errors.UserError: The steps of n_envs_schedule must rise, but 100 comes after 500.
+    ml_pipeline.config.errors.UserError: The steps of n_envs_schedule must increase, but 100 comes after 500.
     """
     before = 0
     for step, n_envs in schedule.items():
         check_count("A step of n_envs_schedule", step)
         if step < before:
-            raise UserError(f"The steps of n_envs_schedule must rise, but {step} comes after {before}.")
+            raise UserError(f"The steps of n_envs_schedule must increase, but {step} comes after {before}.")
         check_n_envs(f"n_envs_schedule from step {step} on", n_envs)
         before = step
 
 
 def check_n_envs(name: str, n_envs: int) -> None:
-    """Raise UserError unless there can be so many environments."""
+    """Raise UserError unless n_envs is a valid number of environments."""
     check_count(name, n_envs)
     if n_envs > MOST_ENVS:
         raise UserError(f"{name} must be at most {MOST_ENVS:,} environments, but got {n_envs:,}.")
 
 
 def with_change(schedule: Schedule, step: int, n_envs: int) -> dict[int, int]:
-    """The schedule with another number from this step on, until its next one.
+    """The schedule with n_envs environments from this step until the next entry.
 
     >>> with_change({100: 16, 500: 4}, 300, 8)
     {100: 16, 300: 8, 500: 4}
@@ -79,10 +79,10 @@ def with_change(schedule: Schedule, step: int, n_envs: int) -> dict[int, int]:
 
 
 def continued(earlier: Schedule, given: Schedule, *, start: int, under_way: bool) -> dict[int, int]:
-    """The schedule of a resumed run: what happened stays as it was, and `given` counts for what lies ahead.
+    """The schedule of a resumed run: past entries come from `earlier`, future ones from `given`.
 
     start: the step at which the next iteration begins, or began if it is under way.
-    Raises UserError where `given` has another past.
+    Raises UserError if `given` contradicts the past.
 
     >>> continued({100: 16, 500: 4}, {600: 8}, start=300, under_way=False)
     {100: 16, 600: 8}
@@ -95,8 +95,8 @@ def continued(earlier: Schedule, given: Schedule, *, start: int, under_way: bool
         if happened(step) and earlier.get(step) != n_envs:
             had = f"had {earlier[step]} there" if step in earlier else "changed nothing there"
             raise UserError(
-                f"n_envs_schedule names {n_envs} environments from step {step} on, but the run is at step {start}, and "
-                f"{had}; name later steps alone."
+                f"n_envs_schedule sets {n_envs} environments from step {step} on, but the run is at step {start}, and "
+                f"{had}; name only later steps."
             )
     return {
         **{step: n for step, n in earlier.items() if happened(step)},
@@ -105,7 +105,7 @@ def continued(earlier: Schedule, given: Schedule, *, start: int, under_way: bool
 
 
 def shown(schedule: Schedule) -> str:
-    """As it is typed after the flag.
+    """The schedule as a user types it after the flag.
 
     >>> shown({100: 16, 500: 4}), shown({})
     ('100:16 500:4', 'none')
@@ -114,9 +114,9 @@ def shown(schedule: Schedule) -> str:
 
 
 def pairs_in(value: object, name: str) -> list[tuple[object, object]]:
-    """The pairs of step and number in what was written: a mapping, or the words STEP:N.
+    """The pairs of step and number in a mapping, or in words STEP:N.
 
-    Raises UserError, which opens with `name`.
+    Raises UserError; its sentence begins with `name`.
 
     >>> pairs_in({100: 16}, "n_envs_schedule"), pairs_in(["100:16", "500:4"], "n_envs_schedule")
     ([(100, 16)], [('100', '16'), ('500', '4')])
@@ -126,14 +126,14 @@ def pairs_in(value: object, name: str) -> list[tuple[object, object]]:
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         value = " ".join(value)
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        with suppress(json.JSONDecodeError, RecursionError):  # it is no list of pairs either
+        with suppress(json.JSONDecodeError, RecursionError):  # if it is not JSON, the check below reports it
             value = json.loads(value)
     if isinstance(value, dict):
         return list(value.items())
     words = value.replace(",", " ").split() if isinstance(value, str) else []
     if not isinstance(value, str) or any(word.count(":") != 1 for word in words):
         raise UserError(
-            f"{name} must give numbers of environments by step, such as 100000:16 500000:32, or in a file "
+            f"{name} must be pairs of a step and a number of environments, such as 100000:16 500000:32, or in a file "
             f"{{100000: 16, 500000: 32}}, but got {value}."
         )
     return [(step, n_envs) for step, _, n_envs in (word.partition(":") for word in words)]

@@ -1,27 +1,27 @@
-"""Errors that are told to a user: one clear sentence, and no traceback on the command line."""
+"""Errors for users: one clear sentence, printed without a traceback on the command line."""
 
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
 DISTRIBUTION = "parallel-ppo"
-"""What pip installs this package by; `ml-pipeline` on PyPI is another project."""
-_ROOM_FOR_NOTE = 60  # characters of an excerpt, where it leaves something out
+"""The name of this package for pip; `ml-pipeline` on PyPI is another project."""
+_ROOM_FOR_NOTE = 60  # characters in an excerpt for the note about omitted text
 
 
 class UserError(ValueError):
-    """Input that cannot be used, told in one sentence: what failed, what was expected, what came, what to do.
+    """Invalid input. The message is one sentence: what failed, what was expected, what was received, what to do.
 
-    Entries print the sentence and exit with code 2; Python callers catch it as a `ValueError`.
+    Commands print the sentence and exit with code 2; Python code can catch it as a `ValueError`.
     """
 
 
 class CheckFailed(RuntimeError):
-    """What was made of good input is not as it should be, told in one sentence; entries then exit with code 1."""
+    """A result from valid input failed a check. The message is one sentence; commands exit with code 1."""
 
 
 def excerpt(text: str, longest: int = 10_000) -> str:
-    """The text, or the beginning and the end of one with more than `longest` characters.
+    """The text, shortened to its beginning and end if it has more than `longest` characters.
 
     >>> excerpt("a" * 1000, longest=80)
     'aaaaaaaaaa\\n[... 980 characters left out ...]\\naaaaaaaaaa'
@@ -33,9 +33,9 @@ def excerpt(text: str, longest: int = 10_000) -> str:
 
 
 def install_extra(name: str) -> str:
-    """The command that installs an extra of this package: into the clone that it runs from, or by its distribution.
+    """The command that installs an extra of this package, from the clone if it runs from one, else from PyPI.
 
-    name: as in pyproject.toml, such as "tune".
+    name: of an extra in pyproject.toml, such as "tune".
     """
     root = Path(__file__).parents[2]
     if not (root / "pyproject.toml").is_file():
@@ -44,9 +44,9 @@ def install_extra(name: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, least: float = 0.6) -> str:
-    """A closing question that names what the user probably meant, or nothing where nothing is near.
+    """The question "Did you mean ...?" with the closest known name; empty if none is close.
 
-    least: how much of the two must be alike, 0 to 1.
+    least: the similarity needed, 0 to 1.
 
     >>> did_you_mean("--n-env", ["--n-envs", "--seed"])
     ' Did you mean "--n-envs"?'
@@ -61,18 +61,18 @@ def did_you_mean(name: str, known: Iterable[str], *, least: float = 0.6) -> str:
 
 
 def _in_any_case(name: str, names: list[str], least: float) -> list[str]:
-    """The nearest where capitals do not count."""
+    """The closest name without regard to case, in a list; empty if none is close."""
     lowered = {each.lower(): each for each in names}
     return [lowered[each] for each in difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=least)]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What the user probably meant, or every name there is.
+    """The question "Did you mean ...?" with the closest known name; if none is close, all known names.
 
     >>> nearest("--n-env", ["--n-envs", "--seed"])
     'Did you mean "--n-envs"?'
     >>> nearest("colour", ["n_envs", "seed"])
-    'Known are: n_envs, seed.'
+    'Known names: n_envs, seed.'
     """
     names = sorted(known)
-    return did_you_mean(name, names).lstrip() or f"Known are: {', '.join(names)}."
+    return did_you_mean(name, names).lstrip() or f"Known names: {', '.join(names)}."

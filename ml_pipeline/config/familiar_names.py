@@ -1,6 +1,6 @@
-"""What other libraries call our settings: who types one of their names is answered with ours.
+"""Names that other libraries use for our settings: a user who types one gets ours as a suggestion.
 
-Ours stay the only ones that are taken, so that a setting has one name in flags, files and docs.
+They are not aliases: each setting has only one name in flags, files and docs.
 """
 
 import re
@@ -80,7 +80,7 @@ _OURS = {
     "window_size": "window",
 }
 
-# Where the name alone would mislead. {device} stands for how the setting device is written.
+# Hints for names without an equivalent setting. {device} stands for the setting as the user types it.
 _REMARKS = {
     "num_minibatches": "Give the size of a minibatch, not their number: {minibatch_size} 256.",
     "n_minibatches": "Give the size of a minibatch, not their number: {minibatch_size} 256.",
@@ -100,7 +100,7 @@ _REMARKS = {
     "render": 'Watch a trained policy by "ml-pipeline enjoy checkpoints/RUN --render human".',
 }  # fmt: skip
 
-# What a word without a flag looks like, and the setting that it may belong to.
+# Patterns of words without a flag, and the settings that they probably belong to.
 _LOOKS = {
     r"(.*[:/])?[\w-]+-v\d+": "env_id",
     r".*\.(csv|parquet)": "data",
@@ -110,10 +110,10 @@ _LOOKS = {
 
 
 def familiar_name(name: str, shown: Mapping[str, str]) -> str:
-    """A closing sentence about a name that other libraries give to one of our settings; empty if it is none of theirs.
+    """A suggestion if `name` is another library's name for one of our settings; else empty.
 
-    name: with underscores. shown: the settings that there are, and how each is written: "n_envs" as a key, "--n-envs"
-    as a flag.
+    name: with underscores. shown: the existing settings, and how the user types each: "n_envs" as a key, "--n-envs" as
+    a flag.
 
     >>> familiar_name("lr", {"learning_rate": "--learning-rate"})
     ' Did you mean "--learning-rate"?'
@@ -126,23 +126,23 @@ def familiar_name(name: str, shown: Mapping[str, str]) -> str:
         return f' Did you mean "{shown[ours]}"?'
     try:
         return f" {_REMARKS[name].format_map(shown)}"
-    except KeyError:  # no such remark, or not for these settings
+    except KeyError:  # there is no remark, or it refers to a setting that does not exist here
         return ""
 
 
 def meant_setting(name: str, known: Collection[str]) -> str:
-    """What was probably meant by the name of a setting that does not exist, or every name there is.
+    """A suggestion for an unknown name of a setting; if there is none, all known names.
 
     >>> meant_setting("lr", ["learning_rate", "seed"])
     'Did you mean "learning_rate"?'
     >>> meant_setting("colour", ["learning_rate", "seed"])
-    'Known are: learning_rate, seed.'
+    'Known names: learning_rate, seed.'
     """
     return familiar_name(name, {each: each for each in known}).lstrip() or nearest(name, known)
 
 
 def setting_for(word: str, known: Collection[str]) -> str | None:
-    """The one of the `known` settings that a word without a flag looks like.
+    """The setting, of the `known` ones, that a word without a flag probably belongs to; None if there is none.
 
     >>> setting_for("CartPole-v1", ["env_id", "data"])
     'env_id'

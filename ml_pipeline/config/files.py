@@ -1,9 +1,9 @@
-"""Settings in files: YAML or JSON, flat, with the names of the flags.
+"""Settings files: YAML or JSON, flat, with the names of the flags.
 
-YAML that anyone may have written is read as what JSON knows: numbers, texts, booleans, null, lists and mappings. A YAML
-library composes nodes recursively, in C, and turns text into dates and numbers to the base 60: 30 KB can end the
-process or keep it busy for minutes. Here values are built from the parser's events, which come one after another, and
-the text is refused as soon as it goes too deep or holds too many values.
+YAML from untrusted sources is limited to JSON's types: numbers, strings, booleans, null, lists and mappings. YAML
+libraries compose nodes recursively in C and convert dates and base-60 numbers, so a file of 30 KB can crash the process
+or keep it busy for minutes. This module builds values from the parser's event stream, and rejects a file as soon as it
+is nested too deeply or holds too many values.
 """
 
 import json
@@ -23,24 +23,24 @@ from ml_pipeline.runtime.files import read_regular, written_whole
 
 _DUMPER: Any = getattr(
     yaml, "CSafeDumper", yaml.SafeDumper
-)  # libyaml's takes 1 ms for a run's settings, in place of 20
+)  # libyaml writes a run's settings in 1 ms, the Python version in 20 ms
 _MOST_BYTES = 1_000_000
-"""Of a file of settings; ours take 2,000."""
+"""Largest settings file; the ones we write have about 2,000 bytes."""
 
 
 def read_settings(path: Path, settings_class: type) -> dict[str, Any]:
-    """The settings that a file names, converted; what it does not name is absent.
+    """The settings in a file, converted to their types; settings that the file does not name are absent.
 
-    Names are those of flags, with underscores or dashes. A file that ends in .json is JSON, any other YAML.
-    Raises UserError: a file that cannot be read or is no mapping, a name unknown or given twice, a wrong type.
+    Names are those of the flags, with underscores or dashes. Files that end in .json are JSON, all others YAML.
+    Raises UserError if the file cannot be read or is not a mapping, or for an unknown or repeated name or a wrong type.
     """
     return convert_settings(read_mapping(path), settings_class, source=path)
 
 
 def convert_settings(values: Mapping[Any, Any], settings_class: type, *, source: Path) -> dict[str, Any]:
-    """Flat settings of `source`, as `flatten` gives them or a person writes them, converted to their types.
+    """Convert flat settings, from `flatten` or written by a person, to their types. source: the file, for messages.
 
-    Raises UserError: a name unknown or given twice, a wrong type.
+    Raises UserError for an unknown or repeated name, or a wrong type.
     """
     hints = hints_of(settings_class)
     named: dict[str, Any] = {}
@@ -62,11 +62,8 @@ def convert_settings(values: Mapping[Any, Any], settings_class: type, *, source:
 
 
 def write_yaml(path: Path, values: Mapping[str, object]) -> None:
-    """Flat settings, as `flatten` gives them, to a file that `read_settings` takes; whole, or the old one stays.
-
-    Raises UserError where it cannot be written.
-    """
-    # allow_unicode would be easier to read and is wrong: PyYAML leaves U+0085 bare, and reads it back as a space.
+    """Write flat settings from `flatten` atomically to a file for `read_settings`. Raises UserError if that fails."""
+    # No allow_unicode, though it reads better: PyYAML writes U+0085 unquoted, and reads it back as a space.
     text = yaml.dump(dict(values), Dumper=_DUMPER, sort_keys=False, default_flow_style=None)
     try:
         with written_whole(path, "w", encoding="utf-8") as file:
@@ -76,10 +73,10 @@ def write_yaml(path: Path, values: Mapping[str, object]) -> None:
 
 
 def read_mapping(path: Path) -> dict[Any, Any]:
-    """What a file of settings holds, as it is written: numbers, texts, booleans, None, lists and mappings.
+    """The unconverted content of a settings file: numbers, strings, booleans, None, lists and mappings.
 
-    Raises UserError: it cannot be read, is larger than a megabyte, holds more than 10,000 values or too deep ones, or
-    is no mapping.
+    Raises UserError if the file cannot be read, is larger than 1 MB, holds more than 10,000 values, is nested too
+    deeply, or is not a mapping.
     """
     try:
         text = read_regular(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")
@@ -97,7 +94,7 @@ def read_mapping(path: Path) -> dict[Any, Any]:
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{path} is not valid YAML: {error.problem}{line}.") from error
-    except (yaml.YAMLError, ValueError) as error:  # characters that YAML forbids, a number of too many digits
+    except (yaml.YAMLError, ValueError) as error:  # forbidden characters, or a number with too many digits
         raise UserError(f"{path} is not valid {kind}: {' '.join(str(error).split()).rstrip('.')}.") from error
     if content is None:  # an empty file
         return {}
@@ -123,17 +120,17 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 _DEEPEST = 32
-"""Lists and mappings within each other; settings have six at most."""
+"""Levels of nesting; settings have at most six."""
 _MOST_VALUES = 10_000
-"""Each alias counts as often as it is used: a few lines of aliases of aliases stand for billions of values. Settings
-have less than a hundred."""
+"""Values of an alias count at each use, because a few lines of nested aliases can expand to billions of values. Real
+settings have fewer than 100."""
 _LONGEST_FLOAT = 400
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MERGE = "<<"
 _TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = ("!", f"{_TAG}str")
-# As YAML 1.1 writes them, so that a text which a YAML library leaves without quotes stays a text. 1e-3 has no point and
-# is a text there; `convert` makes it a number. Left out: dates, and numbers to the bases 2, 8, 16 and 60.
+# The notations of YAML 1.1, so that strings which a YAML library leaves unquoted stay strings. 1e-3 has no point, so it
+# is a string there; `convert` makes it a number. Not supported: dates, and numbers in bases 2, 8, 16 and 60.
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys((each for word in ("true", "yes", "on") for each in (word, word.title(), word.upper())), True),
@@ -147,17 +144,18 @@ _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+][0
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of the one document in `text`; None if there is none.
+    """The value of the only document in `text`; None if there is none.
 
-    Merge keys (<<) and aliases work; equal values may be the same object. Names of mappings are numbers, texts,
-    booleans or null. Raises UserError, without a file's name: too deep, too many values, a name set twice;
-    yaml.YAMLError: no YAML, or a tag for anything else; ValueError: a number of too many digits.
+    Merge keys (<<) and aliases work; values of an alias may be the same object. Keys of mappings are numbers, strings,
+    booleans or null.
+    Raises UserError, without a file name, if it is nested too deeply, has too many values or repeats a name;
+    yaml.YAMLError if it is not YAML or has other tags; ValueError if a number has too many digits.
     """
     reader = _Reader(text)
     try:
         return reader.document()
     except yaml.MarkedYAMLError as error:
-        if "nesting" in (error.problem or ""):  # libyaml has a limit of its own since 0.2.6, and looks ahead
+        if "nesting" in (error.problem or ""):  # libyaml has its own limit since 0.2.6, and reads ahead
             raise too_deep() from error
         raise
     finally:
@@ -165,7 +163,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def add_once(mapping: dict[Hashable, Any], name: Any, value: Any) -> None:
-    """Add a value to a mapping that is being read. Raises UserError if the name is set already, or cannot be one."""
+    """Add a value to a mapping that is being read. Raises UserError if the name is already set or is not hashable."""
     if not isinstance(name, Hashable):
         raise UserError(f"a name must be text, but got the {type(name).__name__} {in_one_line(name)}.")
     if name in mapping:
@@ -174,7 +172,7 @@ def add_once(mapping: dict[Hashable, Any], name: Any, value: Any) -> None:
 
 
 def check_extent(value: object) -> None:
-    """Raise UserError if lists and mappings, as JSON makes them, hold more, or lie deeper, than `parse_yaml` allows."""
+    """Raise UserError if lists and mappings from JSON exceed the limits of `parse_yaml`."""
     level, n_values = [value], 0
     for _ in range(_DEEPEST):
         n_values += len(level)
@@ -191,7 +189,7 @@ def check_extent(value: object) -> None:
 
 
 def too_deep() -> UserError:
-    return UserError("its values lie too deep within each other.")
+    return UserError("its values are nested too deeply.")
 
 
 class _Reader:
@@ -265,7 +263,7 @@ class _Reader:
 
     def _check_tag(self, event: Any, *known: str) -> None:
         if event.tag is not None and event.tag not in known:
-            raise _problem(f"the tag {in_one_line(event.tag)} stands for no plain value; leave it out", event)
+            raise _problem(f"the tag {in_one_line(event.tag)} is not supported; leave it out", event)
 
 
 def _problem(sentence: str, event: Any) -> yaml.MarkedYAMLError:
@@ -273,11 +271,11 @@ def _problem(sentence: str, event: Any) -> yaml.MarkedYAMLError:
 
 
 def _too_many() -> UserError:
-    return UserError(f"it holds more than {_MOST_VALUES:,} values, which are no settings.")
+    return UserError(f"it holds more than {_MOST_VALUES:,} values, too many for settings.")
 
 
 def _merged(value: object) -> dict[Hashable, Any]:
-    """The values of a merge key: of one mapping or of several, of which the first one counts."""
+    """The values of a merge key: one mapping, or several of which the first takes precedence."""
     mappings = value if isinstance(value, list) else [value]
     merged: dict[Hashable, Any] = {}
     for each in mappings:
@@ -288,7 +286,7 @@ def _merged(value: object) -> dict[Hashable, Any]:
 
 
 def _resolved(text: str) -> Any:
-    """What a text without quotes stands for.
+    """The value of an unquoted scalar.
 
     >>> [_resolved(each) for each in ("8", "-0.5", "1.0e-05", "1_000", "yes", "~")]
     [8, -0.5, 1e-05, 1000, True, None]

@@ -1,10 +1,10 @@
-"""Flags: tyro splits the command line; types and complaints are those of files.
+"""Command-line flags. tyro splits the command line; conversion and errors are the same as for files.
 
-tyro hands every value on as the words that were typed. So the same conversion serves flags and files, each complaint is
-one sentence, and it is known which settings were given.
+tyro passes every value on as the words typed. So flags and files share one conversion, each error is one sentence, and
+we know which settings were given.
 
-The help has a block per group of settings. A setting's sentence is the text below its field, its value is named by its
-type, and its default stands behind both.
+The help has one block per group of settings. An entry shows the flag, its type, the sentence below its field, and its
+default.
 """
 
 import ast
@@ -30,26 +30,28 @@ from ml_pipeline.config.familiar_names import familiar_name, setting_for
 from ml_pipeline.config.settings import SCHEDULED, Settings, build, groups_of, hints_of, spelled_out
 from ml_pipeline.config.wording import definitions, wrapped, written
 
-# The values of these add up where the flag is repeated; of others the last one counts.
+# If one of these flags is repeated, its values accumulate; for others the last value counts.
 _REPEATED = frozenset({"accept_feature", "sink"})
-# Other names of flags.
+# Aliases of flags.
 _ALSO = {"--env-type": "--vec-env", "--num-episodes": "--iterations"}
 
 
 class _Words(list[str]):
-    """What was typed after a flag; defaults are anything else."""
+    """The words typed after a flag, as opposed to a default."""
 
 
 def parse_settings(argv: Sequence[str], settings_class: type[Settings], *, prog: str, description: str) -> Settings:
-    """The settings that a command line means, with defaults for what it does not name. Raises as `read_flags` does, and
-    UserError where a value is out of range."""
+    """The settings of a command line, with defaults for the rest.
+
+    Raises as `read_flags` does, and UserError if a value is out of range.
+    """
     return build(settings_class, read_flags(argv, settings_class, prog=prog, description=description))
 
 
 def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, description: str) -> dict[str, Any]:
-    """The settings that the command line names, converted; what it does not name is absent.
+    """The settings that the command line names, converted; other settings are absent.
 
-    A field without a default is a positional argument where it is marked as `tyro.conf.Positional`.
+    A field without a default is a positional argument if it is marked as `tyro.conf.Positional`.
     Raises UserError about a flag that is unknown, has no value, or one of the wrong type; exits after --help and
     --help-all.
     """
@@ -78,7 +80,7 @@ def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, descript
 
 
 def _own_flag(word: str, hints: dict[str, Any]) -> str:
-    """A word of the command line, with our name of a flag that has another one."""
+    """A word of the command line, with an alias replaced by the flag's name."""
     name, given, value = word.partition("=")
     ours = _ALSO.get(_dashed(name), "")
     return f"{ours}{given}{value}" if ours[2:].replace("-", "_") in hints else word
@@ -86,7 +88,7 @@ def _own_flag(word: str, hints: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def naming_flags(*names: str) -> Iterator[None]:
-    """Within the block, a UserError names these settings as they are typed: --n-envs in place of n_envs."""
+    """Within the block, messages of UserErrors name these settings as flags: --n-envs instead of n_envs."""
     try:
         yield
     except UserError as error:
@@ -102,10 +104,10 @@ def positionals_of(settings_class: type) -> list[str]:
 
 
 def _gathered(argv: Sequence[str], hints: dict[str, Any]) -> list[str]:
-    """The words with the values of each flag that may be repeated behind its first occurrence."""
+    """The command line with all values of a repeatable flag moved to its first occurrence."""
     repeated = {flag_of(name) for name in _REPEATED & {*hints}}
     words: list[str] = []
-    ends: dict[str, int] = {}  # of a flag's values
+    ends: dict[str, int] = {}  # index after the last value of each flag
     flag = ""
     for word in argv:
         name, given, value = word.partition("=")
@@ -128,13 +130,13 @@ def _gathered(argv: Sequence[str], hints: dict[str, Any]) -> list[str]:
 
 
 def _split(argv: Sequence[str], settings_class: type, hints: dict[str, Any], *, prog: str) -> tuple[Any, list[str]]:
-    """tyro's reading of the command line, values as _Words, and the words that belong to nothing."""
+    """Split the command line with tyro: the values as _Words, and the words that belong to no flag."""
     registry = ConstructorRegistry()
     registry.primitive_rule(_as_words)
     groups = [(name, _unchecked(group, hints)) for name, group in groups_of(settings_class).items()]
     flags_class: Any = make_dataclass("Flags", groups)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # tyro's complaint, several lines in a box
+        with contextlib.redirect_stderr(io.StringIO()):  # drops tyro's own error, several lines in a box
             return tyro.cli(
                 flags_class,
                 prog=prog,
@@ -149,7 +151,7 @@ def _split(argv: Sequence[str], settings_class: type, hints: dict[str, Any], *, 
 
 
 def _as_words(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """How tyro reads a value: not at all. What has no metavar is left to its own rules: booleans are --x and --no-x."""
+    """Make tyro return values as words. Booleans, which have no metavar, keep tyro's --x and --no-x."""
     metavar = metavar_of(info.type)
     if metavar is None:
         return None
@@ -163,7 +165,7 @@ def _as_words(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 
 def _unchecked(group: type, hints: dict[str, Any]) -> type:
-    """The same fields, without the checks of ranges: words are no numbers yet. No flag takes a function."""
+    """A copy of the group without range checks, because its values are still words. No flag takes a function."""
     typed = {name: hints[name] for name in SCHEDULED if name in group.__annotations__}
     changed = {"__post_init__": lambda self: None, "__annotations__": typed}
     return type(group.__name__, (group,), changed)
@@ -174,7 +176,7 @@ def _dashed(word: str) -> str:
 
 
 def _incomplete(argv: Sequence[str], settings_class: type, hints: dict[str, Any]) -> UserError:
-    """The two ways in which words can be missing: a flag without its value, and a positional argument."""
+    """The error for a missing word: a flag without its value, or a missing positional argument."""
     full_help = _full_help(settings_class)
     with_value = {flag_of(name): name for name, hint in hints.items() if hint is not bool and not is_list(hint)}
     for word, following in zip_longest(argv, argv[1:]):
@@ -201,7 +203,7 @@ def _unknown(word: str, argv: Sequence[str], hints: dict[str, Any], *, full_help
 def _stray(
     word: str, argv: Sequence[str], hints: dict[str, Any], switches: dict[str, str], full_help: str
 ) -> UserError:
-    """About a word that follows no flag which could take it."""
+    """The error for a word that follows no flag which takes it."""
     words = [part for argument in argv for part in argument.split("=", maxsplit=1)]
     for before, after in pairwise(words):
         if after == word and _dashed(before) in {*switches, *switches.values()}:
@@ -218,7 +220,7 @@ _FLAG_COLUMN = 26
 
 
 class _Entry(NamedTuple):
-    """A flag or positional argument: how it is typed, and what is said of it."""
+    """The help of a flag or positional argument: how to type it, and its sentence."""
 
     typed: str
     sentence: str
@@ -270,7 +272,7 @@ def print_help(settings_class: type, *, prog: str, description: str, every: bool
 
 
 def metavar_of(hint: Any) -> str | None:
-    """How the help names a value of this type; None: a switch, which takes no value."""
+    """The placeholder for a value of this type in the help; None for a switch, which takes no value."""
     if get_origin(hint) is Literal:
         return "{" + ",".join(get_args(hint)) + "}"
     if is_schedule(hint) or is_pairs(hint):
@@ -303,7 +305,7 @@ def _entry(group: type, each: Field[Any], hint: Any) -> _Entry:
 
 
 def _marks(hint: Any) -> Iterator[Any]:
-    """What `Annotated` says of a type."""
+    """The metadata of an `Annotated` type."""
     if get_origin(hint) is Annotated:
         inner, *marks = get_args(hint)
         yield from _marks(inner)
@@ -312,12 +314,12 @@ def _marks(hint: Any) -> Iterator[Any]:
 
 @cache
 def _sentences(group: type) -> dict[str, str]:
-    """The text below each field of the class and of its bases, in one line."""
+    """The sentence below each field of the class and its bases, on one line."""
     found: dict[str, str] = {}
     for each in reversed(group.__mro__[:-1]):
         try:
             source = textwrap.dedent(inspect.getsource(each))
-        except (OSError, TypeError):  # made by a function: its bases have the texts
+        except (OSError, TypeError):  # the class was created by a function; its bases have the sentences
             continue
         parsed = ast.parse(source).body[0]
         assert isinstance(parsed, ast.ClassDef)

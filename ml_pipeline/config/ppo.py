@@ -186,7 +186,7 @@ class PPOConfig:
             if not callable(value):
                 (check_non_negative if name == "ent_coef" else check_positive)(name, value)
             elif schedule != "constant":
-                raise UserError(f"{name} is a function, but {name}_schedule is {schedule}; let that be constant.")
+                raise UserError(f"{name} is a function, but {name}_schedule is {schedule}; leave the schedule out.")
 
     def _check_together(self) -> None:
         if self.learning_rate_schedule == "adaptive" and self.target_kl is None:
@@ -206,7 +206,7 @@ class PPOConfig:
             )
         if self.value_hidden_sizes is not None and self.share_layers:
             raise UserError(
-                "share_layers lets both networks have the layers of hidden_sizes; leave value_hidden_sizes out."
+                "share_layers gives both networks the layers of hidden_sizes; leave value_hidden_sizes out."
             )
         if self.share_layers and not self.share_encoder:
             raise UserError("share_layers shares the convolutions of images too; leave share_encoder on.")
@@ -230,16 +230,16 @@ class PPOConfig:
             )
 
     def check_change(self, n_envs: int) -> None:
-        """Raise UserError where training cannot go on with `n_envs` environments in place of others."""
+        """Raise UserError if training cannot continue with `n_envs` environments."""
         least = -(-self.minibatch_size // self.n_steps)
         if n_envs < least:
             raise UserError(
-                f"{n_envs} environments are too few for a minibatch of {self.minibatch_size}: a rollout of theirs has "
+                f"{n_envs} environments are too few for a minibatch of {self.minibatch_size}: their rollout has "
                 f"{n_envs} * {self.n_steps} = {n_envs * self.n_steps} steps; {least} is the nearest number that does."
             )
 
     def check_batch(self, n_envs: int) -> None:
-        """Raise UserError where a minibatch is larger than a rollout of `n_envs` environments.
+        """Raise UserError if a minibatch is larger than a rollout of `n_envs` environments.
 
         >>> PPOConfig(n_steps=128, minibatch_size=2048).check_batch(n_envs=8)
         Traceback (most recent call last):

@@ -14,11 +14,11 @@ StartMethod = Literal["spawn", "fork", "forkserver"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 VecEnvKind = Literal["parallel", "serial", "batched", "SubprocVecEnv", "DummyVecEnv"]
 OWN_VEC_ENVS = {"SubprocVecEnv": "parallel", "DummyVecEnv": "serial"}
-"""What the names of Stable-Baselines3 are here. SubprocVecEnv always has workers, where parallel may do without."""
+"""Our names for Stable-Baselines3's classes. SubprocVecEnv always uses workers; "parallel" may do without them."""
 OnWorkerFailure = Literal["raise", "restart"]
 Launcher = Literal["local", "ray"]
 OF_LAUNCH = frozenset({"n_processes", "launcher", "max_restarts", "rank_timeout_s"})
-"""Settings of who computes, with which nothing of a run changes: no checkpoint holds them, and no run keeps them."""
+"""Settings of where a run computes. They do not change results, so checkpoints and run folders do not store them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ class RunConfig:
             check_choice("parallel_start_method", self.parallel_start_method, multiprocessing.get_all_start_methods())
         check_choice("device", self.device, get_args(Device))
         check_count("seed", self.seed, minimum=0)
-        check_within("seed", self.seed, 0, 2**32 - 1)  # what every generator takes
+        check_within("seed", self.seed, 0, 2**32 - 1)  # the range that every generator accepts
 
     def _check_algorithm(self) -> None:
         check_choice("algorithm", self.algorithm, tuple(ALGORITHMS))
@@ -201,7 +201,7 @@ class RunConfig:
             )
 
     def _check_workers(self) -> None:
-        if self.n_workers != "auto" and self.n_workers != "dynamic":  # noqa: PLR1714 - mypy follows this one alone
+        if self.n_workers != "auto" and self.n_workers != "dynamic":  # noqa: PLR1714 - mypy narrows only this form
             check_count("n_workers", self.n_workers, minimum=0)
             most = max(self.n_envs, *self.n_envs_schedule.values(), 0)
             if self.n_workers > most:
@@ -222,11 +222,11 @@ class RunConfig:
             self._check_workers_may_fail()
 
     def _take_own_name(self) -> None:
-        """Replace a name of Stable-Baselines3 by ours, with workers in any case if it promises them."""
+        """Replace a name of Stable-Baselines3 by ours; SubprocVecEnv then always gets workers."""
         if self.vec_env == "SubprocVecEnv" and self.n_workers == 0:
             raise UserError('vec_env "SubprocVecEnv" steps in workers, but n_workers is 0; leave one of the two out.')
         if self.vec_env == "SubprocVecEnv" and self.n_workers == "auto":
-            object.__setattr__(self, "n_workers", self.n_envs)  # `train_config` takes no more than cores
+            object.__setattr__(self, "n_workers", self.n_envs)  # `train_config` limits it to the number of cores
         object.__setattr__(self, "vec_env", OWN_VEC_ENVS.get(self.vec_env, self.vec_env))
 
     def _check_workers_may_fail(self) -> None:

@@ -1,9 +1,9 @@
-"""Settings files in sections: how a section becomes flat settings, and the sections of an agent.
+"""Settings files in sections: conversion of sections to flat settings, and the sections of an agent.
 
-`agent_config` has `algo`, `total_timesteps` and `kwargs`, the arguments of the algorithm in Stable-Baselines3.
-`training` has all of these and our own names. What changes no result, such as a description, is left out; what would
-change it and has no counterpart here is refused. Arguments of another algorithm than PPO that are no settings here
-become `algorithm_kwargs`.
+`agent_config` has `algo`, `total_timesteps` and `kwargs`, the algorithm's arguments in Stable-Baselines3. `training`
+has all of these and our own names. Keys without effect on results, such as a description, are ignored; a key that would
+change results but has no counterpart here is an error. For algorithms other than PPO, arguments that are not settings
+here become `algorithm_kwargs`.
 """
 
 import difflib
@@ -19,7 +19,7 @@ from ml_pipeline.config.familiar_names import familiar_name, meant_setting
 
 Flat = dict[str, Any]
 Reader = Callable[[Any, Path], Flat]
-"""From a value and the file that it stands in to flat settings."""
+"""Converts a value, and the file that contains it, to flat settings."""
 
 # Keys that change no result: names, places to save to, and how much is printed.
 _WITHOUT_EFFECT = frozenset(
@@ -36,14 +36,14 @@ _POLICIES = (
 
 
 def is_sectioned(content: Mapping[Any, Any], sections: Mapping[str, Reader]) -> bool:
-    """Whether a file has one of these sections, and is not flat."""
+    """Whether a file has at least one of these sections."""
     return any(key in sections for key in content)
 
 
 def flatten_sections(content: Mapping[Any, Any], sections: Mapping[str, Reader], source: Path) -> Flat:
-    """The settings of a file in sections by the names of the flags. Flat settings may stand beside the sections.
+    """Convert a file in sections to flat settings. Flat settings next to the sections are kept.
 
-    Raises UserError for what is unknown in a section, has no counterpart here, or is set to two values.
+    Raises UserError if a key is unknown in its section, has no counterpart here, or is set to two values.
     """
     flat: Flat = {}
     if _names_another(content):
@@ -57,9 +57,9 @@ def flatten_sections(content: Mapping[Any, Any], sections: Mapping[str, Reader],
 def part_of_whole(
     whole: Mapping[Any, Any] | str | Path, sections: Mapping[str, Reader], hints: Mapping[str, Any]
 ) -> Flat:
-    """What a whole configuration, or the file of one, says in these sections and about settings with these types.
+    """The settings of these sections in a whole configuration or its file, converted to the types in `hints`.
 
-    What concerns the training alone is left out; unknown names are not, for the caller to refuse.
+    Settings of training are left out; unknown names are kept, so the caller can reject them.
     """
     from ml_pipeline.config.conversion import convert
     from ml_pipeline.config.ppo import PPOConfig
@@ -70,13 +70,13 @@ def part_of_whole(
     of_training |= {each.name for kind in (RunConfig, PPOConfig) for each in fields(kind)}
     flat = flatten_sections({key: value for key, value in content.items() if key not in of_training}, sections, source)
     for name in flat.keys() & hints.keys():
-        if isinstance(flat[name], list | str):  # as a file has it
+        if isinstance(flat[name], list | str):  # unconverted, from a file
             flat[name] = convert(flat[name], hints[name], name=f"{source}: {name}")
     return flat
 
 
 def section(name: str, readers: Mapping[str, Reader], ignored: frozenset[str] = frozenset()) -> Reader:
-    """Reads the section of this name, where each key has a reader."""
+    """A reader for the section of this name, with a reader for each of its keys."""
 
     def read(value: Any, source: Path) -> Flat:
         value, source = _content(name, value, source)
@@ -93,7 +93,7 @@ def section(name: str, readers: Mapping[str, Reader], ignored: frozenset[str] = 
 
 
 def _content(name: str, value: Any, source: Path) -> tuple[Mapping[Any, Any], Path]:
-    """What a section holds, and the file that it stands in: another one where the section names it."""
+    """The content of a section, and its file: another file if the section is a file name."""
     if isinstance(value, str):
         from ml_pipeline.config.files import read_mapping  # which takes YAML
 
@@ -105,7 +105,7 @@ def _content(name: str, value: Any, source: Path) -> tuple[Mapping[Any, Any], Pa
 
 
 def add(flat: Flat, more: Flat, source: Path) -> None:
-    """Raises UserError for a name that `flat` has with another value."""
+    """Add settings to `flat`. Raises UserError if `flat` has one of them with another value."""
     for name, value in more.items():
         if name in flat and not same_value(flat[name], value):
             raise UserError(f"{source}: {name} is set twice; keep one of the two.")
@@ -113,9 +113,9 @@ def add(flat: Flat, more: Flat, source: Path) -> None:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two sections give a setting the same value: a tuple or an array is a list, and a path its text.
+    """Whether two values of a setting are equal; tuples and arrays count as lists, and paths as strings.
 
-    What cannot be compared is not the same.
+    Values that cannot be compared are different.
 
     >>> same_value(["EURUSD"], ("EURUSD",)), same_value(Path("data"), "data"), same_value(1, True)
     (True, True, False)
@@ -137,12 +137,12 @@ def same(name: str) -> Reader:
 
 
 def only(name: str, *allowed: Any) -> Reader:
-    """The key must have one of these values, which are how this program works anyway."""
+    """A reader for a key whose only allowed values are those that match the behaviour of this program."""
 
     def read(value: Any, source: Path) -> Flat:
         if value not in allowed:
             expected = " or ".join(map(str, allowed))
-            raise UserError(f"{source}: {name} must be {expected}, for there is no counterpart, but got {value}.")
+            raise UserError(f"{source}: {name} must be {expected}, as nothing else is supported, but got {value}.")
         return {}
 
     return read
@@ -156,19 +156,19 @@ def _algorithm(value: Any, source: Path) -> Flat:
 
 
 def _is_another(algo: Any) -> bool:
-    """Whether `algo` names an algorithm that is none of this program's own."""
+    """Whether `algo` is an algorithm of Stable-Baselines3."""
     return algo is not None and str(algo).upper() in {*ALGORITHMS} - {OWN}
 
 
 def _names_another(content: Mapping[Any, Any]) -> bool:
-    """Whether a file names an algorithm that is none of this program's own, alone or in agent_config."""
+    """Whether a file chooses an algorithm of Stable-Baselines3, at the top level or in agent_config."""
     agent = content.get("agent_config")
     inner = agent.get("algo") if isinstance(agent, Mapping) else None
     return any(_is_another(algo) for algo in (content.get("algo"), content.get("algorithm"), inner))
 
 
 def _tensorboard(value: Any, source: Path) -> Flat:
-    """A folder of event files; true is logs/tensorboard, and false or none is none."""
+    """The folder of event files; true means logs/tensorboard; false and none mean no event files."""
     if value is None or value is False:
         return {}
     return {"tensorboard_dir": "logs/tensorboard" if value is True else value}
@@ -191,7 +191,7 @@ def _learning_rate(value: Any, source: Path) -> Flat:
 
 
 def _net_arch(value: Any, source: Path) -> Flat:
-    """[64, 64], {"pi": [64, 64], "vf": [64, 64]}, or the latter in a list, as older versions have it."""
+    """[64, 64], {"pi": [64, 64], "vf": [64, 64]}, or the latter in a list, as in older versions."""
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
         value = value[0]
     if not isinstance(value, Mapping):
@@ -253,11 +253,11 @@ _LOGGING: dict[str, Reader] = {
     "tensorboard": _tensorboard,
     "tensorboard_log": _tensorboard,
 }
-# Of these, what any algorithm may have; all else is an argument of the algorithm alone.
+# Settings of every algorithm; all other keys are arguments of the chosen algorithm.
 _OF_ANY = ("learning_rate", "gamma", "batch_size", "seed", "device")
 # In `training` these are settings whatever the algorithm: n_steps is how long an iteration is.
 _OF_ANY_IN_TRAINING: dict[str, Reader] = {**_OWN_IN_TRAINING, "n_steps": _AGENT_KWARGS["n_steps"]}
-_SLIP = 0.9  # as near to a setting as only a slip of the finger is: learning_starts and learning_rate are farther apart
+_SLIP = 0.9  # similarity of a typing error; learning_starts and learning_rate are less similar
 
 
 def _kwargs_of_another(value: Any, source: Path) -> Flat:
@@ -269,7 +269,7 @@ def _kwargs_of_another(value: Any, source: Path) -> Flat:
         if key in _WITHOUT_EFFECT_IN_KWARGS or key in _WITHOUT_EFFECT:
             continue
         if key == "policy":
-            _policy(inner, source)  # it follows from the observations
+            _policy(inner, source)  # only checked: the observations determine the network
         elif key in _OF_ANY:
             add(flat, _AGENT_KWARGS[key](inner, source), source)
         elif key == "policy_kwargs" and isinstance(inner, Mapping) and set(inner) <= {"net_arch", "activation_fn"}:
@@ -283,7 +283,7 @@ def _kwargs_of_another(value: Any, source: Path) -> Flat:
 
 
 def _training_of_another(value: Any, source: Path) -> Flat:
-    """The section training of an algorithm other than PPO: what is no setting is an argument of the algorithm."""
+    """The section `training` for other algorithms than PPO: keys that are not settings become their arguments."""
     content, source = _content("training", value, source)
     settings = {key: inner for key, inner in content.items() if key in _OF_ANY_IN_TRAINING}
     others = {key: inner for key, inner in content.items() if key not in settings}
@@ -301,14 +301,14 @@ def _training_of_another(value: Any, source: Path) -> Flat:
 
 
 def _setting_meant(key: str, settings: Collection[str]) -> str:
-    """A closing sentence, where a key is another library's name of a setting or nearly one; else empty."""
-    shown = {each: each for each in settings if each != "algorithm_kwargs"}  # it is where arguments stand already
+    """The question "Did you mean ...?" if a key is misspelled or another library's name for a setting; else empty."""
+    shown = {each: each for each in settings if each != "algorithm_kwargs"}  # arguments belong there anyway
     close = difflib.get_close_matches(key, shown, n=1, cutoff=_SLIP)
     return familiar_name(key, shown) or (f' Did you mean "{close[0]}"?' if close else "")
 
 
 def _number_in(value: Any) -> Any:
-    """The number that a text is: 1e6 and 5e-3 in YAML are texts."""
+    """Convert a string to a number if it is one: YAML reads 1e6 and 5e-3 as strings."""
     try:
         number = float(value) if isinstance(value, str) else math.nan
     except ValueError:

@@ -1,9 +1,9 @@
 """A settings class: a frozen dataclass whose fields are groups, themselves frozen dataclasses of single settings.
 
 Names of settings are unique over all groups, so that flags and files are flat: `PPOConfig.n_steps` is `--n-steps` as a
-flag and `n_steps` in a file. Groups check their own ranges in `__post_init__`; the settings class checks what concerns
-several of them. A `Scheduled` setting may change during training: a number, the spelling lin_3e-4, or in Python a
-function.
+flag and `n_steps` in a file. Groups check their own ranges in `__post_init__`; the settings class checks conditions
+across groups. A `Scheduled` setting may change during training: it is a number, a string such as lin_3e-4, or in Python
+a function.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,14 +15,15 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.familiar_names import meant_setting
 
 Scheduled = float | str | Callable[[float], float]
-"""A number; a text such as "lin_3e-4", that number on a line to zero; or a function of the share of training left."""
+"""A number; a string such as "lin_3e-4", which falls linearly from 3e-4 to 0; or a function of the share of training
+that is left."""
 SCHEDULED = ("learning_rate", "clip_range", "ent_coef")
 _LINEAR, _FUNCTION = "lin_", "function "
 
 
 @dataclass(frozen=True)
 class LostFunction:
-    """Stands for the function of a setting where its name alone is known."""
+    """Placeholder for the function of a setting if only its name is known."""
 
     setting: str
     name: str
@@ -33,14 +34,14 @@ class LostFunction:
     def __call__(self, left: float) -> float:
         raise UserError(
             f"{self.setting} was the Python function {self.name}, of which files, checkpoints and other processes hold "
-            f"the name alone; hand it again, PPOConfig({self.setting}=...), or give a number."
+            f"only the name; pass it again, PPOConfig({self.setting}=...), or give a number."
         )
 
 
 def spelled_out(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by name, where lin_3e-4 is 3e-4 and a schedule, and where the name of a function is a `LostFunction`.
+    """Settings by name, with lin_3e-4 split into 3e-4 and its schedule, and function names as `LostFunction`.
 
-    Raises UserError where the schedule is given and another.
+    Raises UserError if another schedule is given too.
 
     >>> spelled_out({"learning_rate": "lin_3e-4", "gamma": 0.9})
     {'learning_rate': 0.0003, 'gamma': 0.9, 'learning_rate_schedule': 'linear'}
@@ -62,7 +63,7 @@ def spelled_out(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def function_shown(function: Callable[[float], float]) -> str:
-    """What files and checkpoints hold of a function.
+    """The text that files and checkpoints hold for a function.
 
     >>> function_shown(lambda left: 3e-4 * left)
     'function <lambda>'
@@ -91,7 +92,7 @@ def groups_of(settings_class: type) -> dict[str, type]:
 
 
 def hints_of(settings_class: type) -> dict[str, Any]:
-    """The type of every setting as flags and files have it, flat and in order; what `spelled_out` reads is a number."""
+    """The type of every setting in flags and files, flat and in order; a `Scheduled` setting is a float there."""
     hints: dict[str, Any] = {}
     for group in groups_of(settings_class).values():
         group_hints = get_type_hints(group)
@@ -105,7 +106,7 @@ def hints_of(settings_class: type) -> dict[str, Any]:
 def build(settings_class: type[Settings], values: Mapping[str, object]) -> Settings:
     """Settings with these values, and defaults for the rest.
 
-    Raises UserError: a name unknown, a value out of range.
+    Raises UserError for an unknown name or a value out of range.
     """
     groups = groups_of(settings_class)
     known = {field.name: name for name, group in groups.items() for field in fields(group)}
@@ -118,7 +119,7 @@ def build(settings_class: type[Settings], values: Mapping[str, object]) -> Setti
 
 
 def flatten(settings: object) -> dict[str, object]:
-    """Every setting by name, as what YAML and JSON know: numbers, texts, booleans, lists and None."""
+    """Every setting by name, in types of YAML and JSON: numbers, strings, booleans, lists and None."""
     flat = {}
     for name in groups_of(type(settings)):
         group = getattr(settings, name)

@@ -1,4 +1,4 @@
-"""How sentences and tables for a user are written."""
+"""Formats values, sentences and tables for users."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def counted(n: int, what: str) -> str:
-    """So many of what, in the plural unless it is one.
+    """A number with its noun, in the plural unless the number is one.
 
     >>> counted(1, "symbol"), counted(1200, "bar")
     ('1 symbol', '1,200 bars')
@@ -37,7 +37,7 @@ def written(value: object) -> str:
 
 
 def shortly(value: object) -> str:
-    """A setting for a person to read: as `written`, but numbers to six digits.
+    """A setting for display: as `written`, but numbers with six significant digits.
 
     >>> shortly(0.00031415926535), shortly((0.30000000000000004, 64)), shortly(1e-5), shortly(8)
     ('0.000314159', '0.3 64', '1e-05', '8')
@@ -48,7 +48,7 @@ def shortly(value: object) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A length of time in the largest unit that it fills, to three digits.
+    """A duration in the largest suitable unit, with three significant digits.
 
     >>> lasting(60.5), lasting(3600), lasting(172_800), lasting(0.25), lasting(float("nan"))
     ('60.5 s', '1 hour', '2 days', '0.25 s', 'nan s')
@@ -61,7 +61,7 @@ def lasting(seconds: float) -> str:
 
 
 def score_unit(env_id: object, score: object) -> str | None:
-    """What the score of a run is; None if its setting `score` is unknown.
+    """The name of a run's score; None if its setting `score` is unknown.
 
     >>> score_unit("CartPole-v1", "log_return"), score_unit(None, "sharpe")
     ('mean return', 'Sharpe ratio')
@@ -72,8 +72,7 @@ def score_unit(env_id: object, score: object) -> str | None:
 
 
 def in_one_line(value: object, longest: int = 200) -> str:
-    """What somebody wrote, to be quoted in a sentence: without its line breaks and signs that would steer a terminal,
-    and cut where it is long.
+    """Text from outside, safe to quote in a sentence: without line breaks and control characters, and shortened.
 
     >>> in_one_line("two\\nlines"), in_one_line(3), in_one_line("word " * 99, longest=12)
     ('two lines', '3', 'word ...')
@@ -83,7 +82,7 @@ def in_one_line(value: object, longest: int = 200) -> str:
 
 
 def without_traceback(reason: str, longest: int) -> str:
-    """Why something failed, in one line: of a traceback only what was raised.
+    """The reason of a failure in one line; a traceback is reduced to its exception.
 
     >>> without_traceback("In step 3:\\nTraceback (most recent call last):\\n  File x\\nValueError: no\\n", longest=80)
     'In step 3: ValueError: no'
@@ -93,7 +92,7 @@ def without_traceback(reason: str, longest: int) -> str:
 
 
 def last_line_first(reason: str, longest: int = 400) -> str:
-    """Why something failed, in one line that may be clipped: of a traceback what was raised, then what is said of it.
+    """The reason of a failure in one line that may be cut off: the exception of a traceback first, then its context.
 
     >>> last_line_first("In step 3:\\nTraceback (most recent call last):\\n  File x\\nValueError: no\\n")
     'ValueError: no (In step 3)'
@@ -106,21 +105,21 @@ def last_line_first(reason: str, longest: int = 400) -> str:
 
 
 def _around_traceback(reason: str) -> tuple[str, str]:
-    """What stands before the first traceback, and what the last one raised; empty without a traceback."""
+    """The text before the first traceback, and the exception of the last one; empty without a traceback."""
     before, mark, _ = reason.partition(_TRACEBACK)
     lines = reason.rpartition(_TRACEBACK)[2].splitlines() if mark else []
     return before, next((line for line in lines if line and not line.startswith(" ")), "")
 
 
 def shown_path(path: Path) -> Path:
-    """A path as a user would type it: relative to the working directory, where it lies below it."""
+    """A path as a user would type it: relative to the working directory, if it is below it."""
     with suppress(FileNotFoundError):  # the working directory was deleted
         return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return path
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of as many cells each, the first of which is the header, as aligned lines: names left, figures right.
+    """An aligned table, the first row as header: the first column is left-aligned, the others right-aligned.
 
     >>> print(text_table([["run", "steps"], ["a", "1,024"], ["long name", "8"]]))
     run        steps
@@ -137,7 +136,7 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def ended(sentence: str) -> str:
-    """The sentence with a full stop, unless it has an end of its own.
+    """The sentence, with a full stop unless it already ends in a punctuation mark.
 
     >>> ended("It rose"), ended("Was it known?")
     ('It rose.', 'Was it known?')
@@ -146,7 +145,7 @@ def ended(sentence: str) -> str:
 
 
 def wrapped(text: str, width: int, indent: str = "", first_indent: str = "") -> list[str]:
-    """The text in lines that break between words alone, so that flags, names and numbers stay whole.
+    """Wrap the text only between words, so that flags, names and numbers stay whole.
 
     >>> wrapped("of 172,800 seconds", width=8)
     ['of', '172,800', 'seconds']
@@ -162,7 +161,7 @@ def wrapped(text: str, width: int, indent: str = "", first_indent: str = "") -> 
 
 
 def definitions(rows: Sequence[tuple[str, str]], width: int, column: int) -> list[str]:
-    """Lines of terms, each with its sentence beside it from `column` on, or below it if `width` is too small for that.
+    """Terms with their sentences at `column`, or below each term if `width` is too small.
 
     >>> definitions([("--seed INT", "Seed of the run.")], width=40, column=15)
     ['  --seed INT   Seed of the run.']

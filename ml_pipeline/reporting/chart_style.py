@@ -1,4 +1,4 @@
-"""How every chart looks: color, axes and scale. Only drawing imports matplotlib."""
+"""The style of all charts: colors, axes and scales. matplotlib is imported only when something is drawn."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 AGENT_COLOR, HOLD_COLOR, EQUAL_COLOR, RANDOM_COLOR = "#0b5fff", "#e07b00", "#7a4fd0", "#8a8f98"
 UP_COLOR, DOWN_COLOR = "#1f8a4c", "#c62f2f"
-# Curves whose largest value is more than this many times their smallest get a logarithmic scale.
+# If the largest value is more than this multiple of the smallest, the scale is logarithmic.
 _LOG_SCALE_FACTOR = 5.0
 
 

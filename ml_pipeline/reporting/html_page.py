@@ -1,4 +1,4 @@
-"""One HTML page that needs no network: its style, tables and pictures are all in the file."""
+"""A self-contained HTML page: style, tables and pictures are all in the file."""
 
 import html
 import io
@@ -29,7 +29,7 @@ ul { padding-left: 1.2rem; } code { background: var(--soft); padding: .1rem .3re
   font-size: .8rem; }
 .hint { color: var(--faint); font-size: .85rem; }
 """
-# Tables and pictures that are wider than the page say so, and the arrow keys scroll them.
+# Tables and pictures that are wider than the page get a hint, and can be scrolled with the arrow keys.
 _SCRIPT = """
 for (const rows of document.querySelectorAll(".rows")) {
   new ResizeObserver(() => {
@@ -42,12 +42,12 @@ for (const rows of document.querySelectorAll(".rows")) {
 
 
 def write_html_page(path: Path, title: str, parts: Iterable[str], *, style: str = "") -> None:
-    """Write the page of `html_page`."""
+    """Write the page that `html_page` returns."""
     path.write_text(html_page(title, parts, style=style), encoding="utf-8")
 
 
 def html_page(title: str, parts: Iterable[str], *, style: str = "") -> str:
-    """A page of HTML parts below its title; empty parts are left out. style: CSS after the usual one."""
+    """A page with a title and HTML parts; empty parts are left out. style: CSS added to the default one."""
     metas = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f"{metas}<title>{html.escape(title)}</title><style>{_STYLE}{style.lstrip()}</style>"
     body = "\n".join([f"<h1>{html.escape(title)}</h1>", *filter(None, parts), f"<script>{_SCRIPT}</script>"])
@@ -69,7 +69,7 @@ def _opened(tag: str, kind: str) -> str:
 
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table of plain texts, the first row of which is its header; it scrolls where the page is narrower."""
+    """A table of plain texts, the first row as header; it scrolls if the page is narrower."""
     header, *others = [[html.escape(cell) for cell in row] for row in rows]
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in others)
     head = "".join(f"<th>{cell}</th>" for cell in header)
@@ -84,9 +84,9 @@ def png_of(figure: "Figure") -> bytes:
 
 
 def html_picture(png: bytes, description: str) -> str:
-    """A PNG within the page; it scrolls where the page is so narrow that its words could not be read.
+    """A PNG embedded in the page; on a narrow page it scrolls instead of shrinking below a readable size.
 
-    description: its text for readers who cannot see it.
+    description: alternative text for readers who cannot see it.
     """
     image = f'<img alt="{html.escape(description)}" src="data:image/png;base64,{b64encode(png).decode()}">'
     return f'<div class="rows">{image}</div>'

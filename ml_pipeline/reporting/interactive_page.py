@@ -1,8 +1,8 @@
-"""Charts over one time axis and sortable tables for an HTML page that needs no network.
+"""Interactive charts over one time axis, and sortable tables, for a self-contained HTML page.
 
-Curves are drawn by uPlot (MIT, https://github.com/leeoniya/uPlot), which is copied into the page with its licence.
-Their numbers are packed: steps of whole numbers, deflated, as text. Neighbours of a curve differ by little, so that
-100,000 of them take some 150 kB in place of the 900 kB of their digits. `assets/report.js` unpacks them.
+uPlot (MIT, https://github.com/leeoniya/uPlot) draws the curves; it is copied into the page with its licence. Numbers
+are packed as compressed differences of integers: neighbours differ little, so 100,000 values take about 150 kB instead
+of 900 kB as digits. `assets/report.js` unpacks them.
 """
 
 import html
@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Unit = Literal["money", "percent", "number", "price"]
-# What a vertical axis measures, if its chart does not say it.
+# Default labels of the vertical axis.
 _AXES: Mapping[Unit, str] = {"money": "account currency", "percent": "percent", "number": "value", "price": "price"}
-# So many values of a coarse curve are drawn; a wide screen has 4,000 pixels in a row.
+# Values of a coarse curve that are drawn; a wide screen has 4,000 pixels in a row.
 _MOST_COARSE = 20_000
 
 ColumnKind = Literal["word", "whole", "time", "money", "percent", "number"]
@@ -29,9 +29,9 @@ ColumnKind = Literal["word", "whole", "time", "money", "percent", "number"]
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A line of a chart: one value per time, NaN where there is none. color: a CSS color.
+    """A line of a chart: one value per time, NaN for a gap. color: a CSS color.
 
-    coarse: of many thousand values only every k-th is drawn, for curves that change slowly.
+    coarse: of many thousand values draw only every k-th; for curves that change slowly.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """Points on a chart: indices of times, and the value at each. shape: a triangle up or down, or a line down."""
+    """Points on a chart: indices of times, and a value for each. shape: a triangle up or down, or a vertical line."""
 
     label: str
     at: ArrayLike
@@ -57,7 +57,7 @@ class Marks:
 
 @dataclass(frozen=True, eq=False)
 class TimeChart:
-    """Curves over the times of the page. axis: what the vertical axis measures; None: what its unit says."""
+    """Curves over the times of the page. axis: label of the vertical axis; None: the default label of the unit."""
 
     title: str
     unit: Unit
@@ -65,16 +65,16 @@ class TimeChart:
     marks: Sequence[Marks] = ()
     height_px: int = 220
     log_scale: bool = False
-    """Whether it opens on a logarithmic scale; charts of money can be switched."""
+    """Whether the chart opens with a logarithmic scale; users can switch the scale of charts of money."""
     axis: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class TableColumn:
-    """A column of a table: words, or numbers that are shown as their kind and sorted as numbers.
+    """A column of a table: words, or numbers formatted by kind and sorted as numbers.
 
-    exact: numbers are written digit by digit; without it they are rounded to a small part of the column's range.
-    links: where each cell leads, as an address relative to the page; "" for a cell that leads nowhere.
+    exact: store numbers with all digits; otherwise they are rounded to a small fraction of the column's range.
+    links: target of each cell, relative to the page; "" for a cell without a link.
     """
 
     label: str
@@ -86,10 +86,10 @@ class TableColumn:
 
 @dataclass(frozen=True, eq=False)
 class SortableTable:
-    """A table whose headers sort it. A click on a row shows its bars in the charts, and its details below.
+    """A table that its headers sort. A click on a row shows its bars in the charts, and its details below.
 
-    bars: (first, last) index of times for each row. details: further values of each row, by name, (n,) each;
-    detail_title: what they are.
+    bars: (first, last) index of times for each row. details: further values of each row, by name, (n,) each.
+    detail_title: heading of the details.
     """
 
     title: str
@@ -103,14 +103,14 @@ ZOOM_HINT = '<p class="hint">Drag across a chart to zoom all of them; the pointe
 
 
 def padded(values: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """The first n values, and NaN after the end of an account that was closed before the others."""
+    """The first n values, padded with NaN if the account was closed earlier."""
     return np.concatenate([values[:n], np.full(max(0, n - len(values)), np.nan)])
 
 
 def interactive_parts(
     times: NDArray[np.datetime64], charts: Sequence[TimeChart], tables: Sequence[SortableTable] = ()
 ) -> tuple[list[str], list[str], list[str]]:
-    """(a place for each chart, a place for each table, what stands at the end of the page), as HTML."""
+    """HTML parts: (one placeholder per chart, one placeholder per table, parts for the end of the page)."""
     content = {
         "times": pack_times(times),
         "charts": [_chart(chart) for chart in charts],
@@ -127,8 +127,8 @@ def interactive_style() -> str:
 
 
 def json_block(name: str, content: Mapping[str, Any]) -> str:
-    """Data for a script of the page, which reads them from the element with this name. NaN has no place in it."""
-    # "<" is written as an escape, so that no word of the data can end the script.
+    """Data for a script of the page, which reads them from the element with this name. They must not contain NaN."""
+    # "<" is escaped, so that no text in the data can end the script element.
     text = json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>'
 
@@ -166,7 +166,7 @@ def _chart(chart: TimeChart) -> dict[str, Any]:
 
 
 def _coarsened(values: ArrayLike) -> NDArray[Any]:
-    """Each value stands for the k - 1 that follow it, so that about `_MOST_COARSE` different ones are left."""
+    """Repeat every k-th value for the k - 1 that follow, so that about `_MOST_COARSE` different values are left."""
     values = np.asarray(values)
     every = -(-len(values) // _MOST_COARSE) or 1
     return values[np.arange(len(values)) // every * every]
@@ -207,11 +207,11 @@ def _assets() -> tuple[str, ...]:
 
 @cache
 def asset(name: str, package: str = "ml_pipeline.reporting") -> str:
-    """A text in the folder `assets` of a package."""
+    """The text of a file in the folder `assets` of a package."""
     return files(package).joinpath("assets", name).read_text(encoding="utf-8")
 
 
-# Numbers are rounded to so many levels between the smallest and the largest: finer than a screen draws, zoomed in too.
+# Levels between the smallest and the largest number; finer than a screen can show, even zoomed in.
 _LEVELS = 2**18
 
 
@@ -227,13 +227,13 @@ def pack_numbers(values: ArrayLike) -> dict[str, Any]:
 
 
 def pack_exactly(values: ArrayLike) -> dict[str, Any]:
-    """Numbers (n,) digit by digit, for the few that a person reads; NaN and infinity become none."""
+    """Numbers (n,) with all digits, for a few that a person reads; NaN and infinity become None."""
     numbers = np.asarray(values, dtype=np.float64)
     return {"plain": [number if np.isfinite(number) else None for number in numbers.tolist()]}
 
 
 def pack_whole_numbers(values: ArrayLike) -> dict[str, Any]:
-    """Whole numbers (n,), exact; they may lie at most 2**31 common steps apart, as times of bars do."""
+    """Integers (n,), exact; neighbours may differ by less than 2**31 times their greatest common step."""
     numbers = np.asarray(values, dtype=np.int64)
     first = int(numbers[0]) if len(numbers) else 0
     step = int(np.gcd.reduce(numbers - first)) or 1 if len(numbers) else 1
@@ -252,17 +252,17 @@ def pack_times(times: NDArray[np.datetime64]) -> dict[str, Any]:
 
 
 def pack_words(words: Sequence[str]) -> dict[str, Any]:
-    """Words (n,), each of which is written once."""
+    """Words (n,), as indices into a list of distinct words."""
     known = sorted(set(words))
     place = {word: i for i, word in enumerate(known)}
     return {"words": known, **pack_whole_numbers([place[word] for word in words])}
 
 
 def _deflated(levels: NDArray[np.int64]) -> str:
-    """Differences of neighbours, small ones of either sign as small numbers, byte by byte of equal weight."""
+    """Zigzag-encoded differences of neighbours, split into byte planes, compressed, in base 64."""
     steps = np.diff(levels, prepend=0)
     if len(steps) and np.abs(steps).max() >= 2**31:
-        raise ValueError("Numbers lie more than 2**31 steps apart.")
+        raise ValueError("Neighbouring numbers are 2**31 or more steps apart.")
     folded = ((steps << 1) ^ (steps >> 63)).astype("<u4")
     planes = folded.view(np.uint8).reshape(-1, 4).T.tobytes()
     return b64encode(zlib.compress(planes, 9)).decode()

@@ -1,4 +1,4 @@
-"""The figure of learning curves: training above, evaluations below; runs of a group as mean and 95 % interval."""
+"""The figure of learning curves: training above, evaluations below. A group of runs is a mean with a 95 % interval."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _WIDTH_IN, _HEIGHT_IN = 8.0, 3.0
 
 @dataclass(frozen=True)
 class CurveGroup:
-    """Runs that are drawn as their mean with its interval, or a single run as its line."""
+    """Runs drawn as a mean with its interval, or a single run drawn as a line."""
 
     label: str
     curves: Sequence[LearningCurve]
@@ -28,7 +28,7 @@ class CurveGroup:
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """One column of the figure: groups of one task, whose returns compare. score_unit: if all share it."""
+    """One column of the figure: groups with comparable returns of one task. score_unit: if all groups share it."""
 
     title: str
     groups: Sequence[CurveGroup]
@@ -36,9 +36,9 @@ class CurvePanel:
 
 
 def learning_curve_figure(panels: Sequence[CurvePanel], *, by: By = "steps", smooth: int = 10) -> "Figure":
-    """One column for each panel: returns of training episodes, and below them the scores of evaluations, if any.
+    """One column per panel: returns of training episodes, and below them the scores of evaluations, if any.
 
-    smooth: iterations over which returns are averaged.
+    smooth: number of iterations in the moving average of returns.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -70,7 +70,7 @@ def learning_curve_figure(panels: Sequence[CurvePanel], *, by: By = "steps", smo
 
 
 class _Drawing:
-    """Draws one group in its color, into one axes or another."""
+    """Draws one group in its color and line style."""
 
     def __init__(self, group: CurveGroup, color: str, style: str, *, by: By, scale: float) -> None:
         self._group = group
@@ -100,7 +100,7 @@ class _Drawing:
         for x, y in curves:
             axes.plot(x, y, color=self._look["color"], linewidth=0.6, alpha=0.35, marker=marker, markersize=2.5)
         together = mean_curve(curves)
-        is_point = len(together.x) == 1  # where each run has a single evaluation
+        is_point = len(together.x) == 1  # each run has a single evaluation
         axes.plot(together.x, together.mean, **self._look, **{**points, "marker": marker if is_point else ""})
         low, high = together.mean - together.half_width, together.mean + together.half_width
         axes.fill_between(together.x, low, high, color=self._look["color"], alpha=0.15, linewidth=0)
@@ -111,7 +111,7 @@ class _Drawing:
 
 
 def _with_figure(group: CurveGroup) -> str:
-    """The label and the mean of what each run returned in the last 5 % of its steps, if one did."""
+    """The label, with the mean over runs of the return in the last 5 % of their steps, if any episode ended there."""
     returns = np.array([curve.last_return() for curve in group.curves])
     known = returns[np.isfinite(returns)]
     return f"{group.label} | {known.mean():,.4g}" if len(known) else group.label
@@ -135,7 +135,7 @@ def _finish(above: "Axes", below: "Axes", panel: CurvePanel, by: By) -> None:
 
 
 def _limits(axes: "Axes") -> tuple[float | None, float | None]:
-    """The range of the lines alone: the interval of two or three runs is so wide that it would flatten them."""
+    """The range of the lines without their intervals; those of two or three runs are so wide that they flatten them."""
     values = np.concatenate([np.empty(0), *(np.asarray(line.get_ydata(), dtype=np.float64) for line in axes.lines)])
     if not len(values):
         return None, None
@@ -145,5 +145,5 @@ def _limits(axes: "Axes") -> tuple[float | None, float | None]:
 
 
 def _time_unit(seconds: float) -> tuple[float, str]:
-    """The length of a unit in seconds, and its name."""
+    """The time unit for the axis: its length in seconds, and its name."""
     return next((unit for unit in ((3600.0, "h"), (60.0, "min")) if seconds > 3 * unit[0]), (1.0, "s"))

@@ -1,4 +1,4 @@
-"""The learning curve of a run, read from its metrics.jsonl, and the mean of several. T iterations, R runs."""
+"""Reads the learning curve of a run from its metrics.jsonl, and averages several. T iterations, R runs."""
 
 import json
 import math
@@ -24,10 +24,10 @@ _LAST_PART = 0.05
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """Figures of each iteration, float64 (T,), NaN for an iteration without one.
+    """Values per iteration, float64 (T,); NaN if an iteration has none.
 
-    steps: environment steps so far. seconds: since training began, evaluations included; training_s: without them.
-    returns: mean of the n_episodes episodes that ended in the iteration. scores: of the evaluation after it.
+    steps: environment steps so far. seconds: time since training began. training_s: the same without evaluations.
+    returns: mean return of the n_episodes episodes that ended in the iteration. scores: of the evaluation after it.
     """
 
     steps: FloatArray
@@ -39,14 +39,14 @@ class LearningCurve:
 
     @property
     def steps_per_second(self) -> float:
-        """Of training, after the first iteration, since a curve may begin in mid-run; NaN for fewer than two."""
+        """Training speed from the second iteration on, since a curve may begin mid-run; NaN for fewer than two."""
         if len(self.steps) < 2 or self.training_s[-1] == self.training_s[0]:
             return math.nan
         return float((self.steps[-1] - self.steps[0]) / (self.training_s[-1] - self.training_s[0]))
 
     @property
     def best_score(self) -> float:
-        """Of all evaluations; NaN without one."""
+        """The best score of all evaluations; NaN if there are none."""
         return float(np.nanmax(self.scores)) if np.isfinite(self.scores).any() else math.nan
 
     @property
@@ -72,14 +72,14 @@ class LearningCurve:
 
 
 def read_learning_curve(folder: Path) -> LearningCurve:
-    """The curve in metrics.jsonl of a run folder, so far; lines that are torn or hold no metrics are left out.
+    """The curve so far in a run folder's metrics.jsonl. Incomplete lines and lines without metrics are skipped.
 
-    Raises UserError if there is no such file.
+    Raises UserError if the file does not exist.
     """
     path = folder / METRICS_FILE
     if not path.is_file():
-        what = "is no run folder" if folder.is_dir() else "is not there"
-        raise UserError(f"{folder} {what}: {path} is missing; name folders of runs, such as checkpoints/RUN.")
+        what = "is not a run folder" if folder.is_dir() else "does not exist"
+        raise UserError(f"{folder} {what}: {path} is missing; name run folders, such as checkpoints/RUN.")
     rows = [row for line in read_lines(path) if (row := _metrics_in(line)) is not None]
     training_s = np.cumsum(sum((np.nan_to_num(_column(rows, name)) for name in TRAINING_STAGES), np.zeros(len(rows))))
     evaluating_s = np.cumsum(np.nan_to_num(_column(rows, "time/evaluating_s")))
@@ -95,7 +95,7 @@ def read_learning_curve(folder: Path) -> LearningCurve:
 
 @dataclass(frozen=True)
 class MeanCurve:
-    """The mean of several runs at points x, and half the width of its 95 % interval; (X,) each."""
+    """The mean of several runs at points x, and half the width of its 95 % confidence interval; (X,) each."""
 
     x: FloatArray
     mean: FloatArray
@@ -103,9 +103,9 @@ class MeanCurve:
 
 
 def mean_curve(curves: Sequence[tuple[FloatArray, FloatArray]], *, n_points: int = 300) -> MeanCurve:
-    """The mean of R curves (x, y) over the part of x that all of them cover, interpolated; NaN in y is left out.
+    """The interpolated mean of R curves (x, y) over the range of x that all of them cover; NaN in y is skipped.
 
-    Empty if they have no part in common.
+    Empty if the curves have no common range.
     """
     known = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in curves]
     if not all(len(x) for x, _ in known):
@@ -144,7 +144,7 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> FloatArray:
 
 
 def _number(value: object) -> float:
-    """NaN for null, and for what no run writes: texts, lists, whole numbers that are too large for a float."""
+    """The number as a float; NaN for null and for invalid values: strings, lists, integers too large for a float."""
     try:
         return float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
@@ -157,7 +157,7 @@ def _mean_return(returns: FloatArray, n_episodes: FloatArray) -> float:
 
 
 def _window_sums(values: FloatArray, window: int) -> FloatArray:
-    """Sums of the last `window` values, of fewer at the beginning."""
+    """Sums of the last `window` values; at the beginning of all values so far."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.arange(1, len(values) + 1)
     return sums[ends] - sums[np.maximum(ends - window, 0)]

@@ -1,4 +1,4 @@
-"""What the files of a report are called, whatever the run was about."""
+"""The file names of reports, the same for every kind of run."""
 
 EVALUATION_FILE = "evaluation.json"
 PAGE_FILE = "report.html"

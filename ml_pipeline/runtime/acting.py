@@ -1,4 +1,4 @@
-"""What acts in an environment: functions that remember within an episode, action masks, and random actions."""
+"""Choosing actions: functions with memory within an episode, action masks, and random actions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise, zip_longest
@@ -25,7 +25,7 @@ class ActsInEpisodes(Protocol):
 
 
 def begin_episode(act: Callable[[Any], Any]) -> None:
-    """Call this before each episode: an `act` that remembers forgets the episode before; any other is left alone."""
+    """Reset the memory of `act`, if it has any. Call this before each episode."""
     if isinstance(act, ActsInEpisodes):
         act.begin_episode()
 
@@ -49,7 +49,7 @@ def mask_method(env: gymnasium.Env) -> Callable[[], Any] | None:
 def reported_mask(env: gymnasium.Env | None, observation: Any, info: dict[str, Any]) -> np.ndarray | None:
     """The mask of the next action after reset() or step() returned `observation` and `info`; None if there is none.
 
-    It is looked for in the observation, in the info, and in `action_masks()` of `env`, in this order.
+    Looks in the observation, in the info, and in `action_masks()` of `env`, in this order.
     """
     mask = next(_masks_in(observation), None)
     if mask is None:
@@ -60,7 +60,7 @@ def reported_mask(env: gymnasium.Env | None, observation: Any, info: dict[str, A
 
 
 def n_choices(space: spaces.Space) -> int:
-    """How many entries a mask of this action space has: one per choice, those of a MultiDiscrete side by side."""
+    """The length of a mask for this action space: one entry per choice; those of a MultiDiscrete are concatenated."""
     return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else spaces.flatdim(space)
 
 
@@ -76,9 +76,9 @@ def _masks_in(observation: Any) -> Iterator[Any]:
 
 
 def random_action(space: spaces.Space, mask: np.ndarray | None) -> Any:
-    """A random action of a Discrete or MultiDiscrete space that the mask allows; of any other space, any action.
+    """A random action. In Discrete and MultiDiscrete spaces the mask must allow it; other spaces ignore the mask.
 
-    mask: one entry per choice, or None if everything is allowed. Raises UserError if its size is another.
+    mask: one entry per choice, or None if everything is allowed. Raises UserError if it has the wrong size.
 
     >>> random_action(spaces.Discrete(3, start=5), np.array([0, 0, 1]))
     np.int64(7)
@@ -98,7 +98,7 @@ def random_action(space: spaces.Space, mask: np.ndarray | None) -> Any:
 
 
 def _shaped(parts: Iterator[np.ndarray], nvec: Any) -> Any:
-    """The masks of the parts in tuples as deep as `nvec`, which is what Gymnasium takes."""
+    """The masks of the parts in tuples nested like `nvec`, as Gymnasium expects them."""
     return tuple(_shaped(parts, each) if np.ndim(each) else next(parts) for each in nvec)
 
 
@@ -107,8 +107,8 @@ def random_actions(
 ) -> Any:
     """A batch of random actions, after reset() or step() returned `observations` and `infos`.
 
-    each: the environments themselves, whose `action_masks()` are then asked as well. Raises UserError if a mask has
-    another size than the action space.
+    each: the environments, if their `action_masks()` should be called too. Raises UserError if the size of a mask does
+    not match the action space.
     """
     reported = infos.get(ACTION_MASK, [None] * envs.num_envs)
     has_info = infos.get(f"_{ACTION_MASK}", [True] * envs.num_envs)

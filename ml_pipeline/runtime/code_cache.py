@@ -1,7 +1,7 @@
-"""Machine code that outlives its process: compiled once, then loaded by every process that needs it.
+"""A cache of machine code on disk: one process compiles, all others load.
 
-Compiling a step takes two seconds of a processor, and eight workers on two cores took nine to begin; loading
-takes 0.3 s. The files lie where numba keeps its own: beside the source, in NUMBA_CACHE_DIR, or in the user's cache.
+Compiling a step takes 2 s of CPU time, and eight workers on two cores needed 9 s to start; loading takes 0.3 s. The
+files are where numba keeps its own: next to the source, in NUMBA_CACHE_DIR, or in the user's cache folder.
 """
 
 import contextlib
@@ -14,21 +14,22 @@ from typing import Any
 
 from ml_pipeline.runtime.files import alone
 
-_TURN_S = 120.0  # after which a process no longer waits for another, which may be suspended, and compiles
+_TURN_S = 120.0  # longest wait for another process, which may be suspended; then compile without waiting
 
 
 def keep_code(dispatcher: Any, made_of: Sequence[Path]) -> Any:
-    """`dispatcher`, from `numba.njit`, that looks for its code on disk before it compiles, and leaves it there.
+    """Make `dispatcher`, from `numba.njit`, load its code from disk if it can, and save what it compiles.
 
-    Of processes that need the same code at the same time, one compiles and the others wait for its files.
-    made_of: the sources of all that is compiled into it, besides its own. numba itself would compare what the function
-    closes over, which has another name in each process. Where nothing can be written or read, it compiles.
+    If several processes need the same code at the same time, one compiles and the others wait for its files. If the
+    cache cannot be read or written, the process compiles without it.
+    made_of: the sources of everything compiled into the function, besides its own. numba itself would compare the
+    closure, whose contents have different names in each process.
     """
     from numba.core.caching import FunctionCache
 
     function = dispatcher.py_func
     digest = _digest((Path(inspect.getfile(function)), *made_of))
-    compiling = contextlib.ExitStack()  # this process's turn, from not finding the code on disk to leaving it there
+    compiling = contextlib.ExitStack()  # holds the lock from a cache miss until the code is saved
 
     class KeptBySource(FunctionCache):
         def _index_key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
@@ -39,7 +40,7 @@ def keep_code(dispatcher: Any, made_of: Sequence[Path]) -> Any:
             if loaded is None:
                 with contextlib.suppress(OSError):
                     compiling.enter_context(alone(self._lock_file(), timeout_s=_TURN_S))
-                    loaded = self._loaded(signature, *args)  # from whoever had the turn before
+                    loaded = self._loaded(signature, *args)  # the previous holder of the lock may have saved it
             return loaded
 
         def save_overload(self, *args: Any) -> None:
@@ -51,11 +52,11 @@ def keep_code(dispatcher: Any, made_of: Sequence[Path]) -> Any:
                 loaded = super().load_overload(signature, *args)
             except OSError:
                 return None
-            except Exception:  # a file that was cut short, or an index that names classes of another version
+            except Exception:  # a truncated file, or an index that refers to classes of another version
                 with contextlib.suppress(OSError):
-                    self.flush()  # numba would read it again before it saves
+                    self.flush()  # otherwise numba reads the index again before it saves
                 return None
-            # Where there are no locks, processes may overwrite each other's files, and numba does not check.
+            # On file systems without locks, processes may overwrite each other's files, and numba does not check.
             return loaded if loaded is not None and loaded.signature.args == tuple(signature) else None
 
         def _lock_file(self) -> Path:
@@ -63,21 +64,21 @@ def keep_code(dispatcher: Any, made_of: Sequence[Path]) -> Any:
             return Path(self.cache_path) / f"{self._impl.filename_base}.lock"
 
     def compile_in_turn(signature: Any) -> Any:
-        with compiling:  # which ends the turn, also where compiling fails
+        with compiling:  # releases the lock, even if compiling fails
             return type(dispatcher).compile(dispatcher, signature)
 
-    with contextlib.suppress(RuntimeError):  # numba found no folder
+    with contextlib.suppress(RuntimeError):  # numba found no cache folder
         dispatcher._cache = KeptBySource(function)
         dispatcher.compile = compile_in_turn
     return dispatcher
 
 
 def can_keep_code() -> bool:
-    """Whether numba finds a folder for the code of this package that can be written to. Needs numba."""
+    """Whether numba finds a writable cache folder for this package. Needs numba."""
     from numba.core.caching import FunctionCache
 
     try:
-        FunctionCache(can_keep_code)  # it tries each folder, with a file
+        FunctionCache(can_keep_code)  # tries to write a file into each candidate folder
     except RuntimeError:
         return False
     return True
@@ -85,7 +86,7 @@ def can_keep_code() -> bool:
 
 @contextlib.contextmanager
 def recorded_compilations() -> Iterator[list[Any]]:
-    """A list to which everything is added that numba compiles within the block; code from disk is not. Needs numba."""
+    """A list that collects everything numba compiles within the block, but not code loaded from disk. Needs numba."""
     from numba.core.event import install_recorder
 
     with install_recorder("numba:compile") as recorder:

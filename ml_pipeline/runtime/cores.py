@@ -1,6 +1,6 @@
-"""How many processors this process may really use: the machine's, its affinity mask's, its container's share.
+"""How many cores this process may use (by affinity mask and container quota), and how many of them are idle.
 
-And how many of them are free, since others may be at work; sentences about such background load.
+Also builds the warnings about background load.
 """
 
 import os
@@ -10,28 +10,28 @@ from pathlib import Path
 from ml_pipeline.runtime.rank_variables import processes_here
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
-_LEAST = 0.5  # of a core, which one more process gets of the fullest machine
-_SHORTEST_WATCH_S = 0.05  # the kernel counts idle time in hundredths of a second
+_LEAST = 0.5  # cores: the share that one more process gets even on a fully loaded machine
+_SHORTEST_WATCH_S = 0.05  # the kernel counts idle time in units of 10 ms
 
 
 def usable_cores() -> float:
-    """Processors' worth of time this process may use; at least a fraction of one, not always whole.
+    """The number of cores that this process may use; it can be a fraction.
 
-    Ranks of one training on this machine share them evenly.
+    Ranks of the same training on this machine share the cores evenly.
     """
     return min([float(len(_allowed())), *_quotas()]) / processes_here(os.environ)
 
 
 class IdleWatch:
-    """Sees from its making on how busy others keep the processors that this process may use."""
+    """Measures, from its creation on, how many of this process's cores other processes use."""
 
     def __init__(self) -> None:
         self._began = self._now()
 
     def free_cores(self, *, children_s: float = 0.0) -> float:
-        """Processors' worth of time that was idle, or this process's own; all usable ones where that is not known.
+        """The number of cores that were idle or used by this process itself; all usable cores if that is unknown.
 
-        children_s: what other processes that count as its own have used of it since.
+        children_s: CPU time since creation of other processes that count as this one, such as its workers.
         """
         (wall_s, own_s, idle_s), (end_s, own_end_s, idle_end_s) = self._began, self._now()
         if idle_s is None or idle_end_s is None or end_s - wall_s < _SHORTEST_WATCH_S:
@@ -49,7 +49,7 @@ def _allowed() -> set[int]:
 
 
 def _idle_s() -> float | None:
-    """The idle time of all processors that this process may use, since they started; Linux tells."""
+    """The total idle time since boot of the cores that this process may use; None except on Linux."""
     names = {f"cpu{number}" for number in _allowed()}
     try:
         lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
@@ -59,7 +59,7 @@ def _idle_s() -> float | None:
 
 
 def _quotas() -> list[float]:
-    """The CPU quotas of the control groups (version 2 or 1) above this process, in processors."""
+    """The CPU quotas, in cores, of this process's control groups (version 2 or 1) and their parents."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -90,30 +90,30 @@ def _quota_of(folder: Path) -> float | None:
         return None
 
 
-_BUSY = 0.3  # of a core that others use, from which on it is worth a sentence
+_BUSY = 0.3  # cores used by others; less is not worth a warning
 _LOOK_S = 0.2
 
 
 class BackgroundLoad:
-    """Measures now and then, while this process and its workers rest, how many cores others keep busy."""
+    """Measures how many cores other processes use, at moments when this process and its workers are idle."""
 
     def __init__(self) -> None:
         self._during: list[float] = []
 
     def measure(self) -> float:
-        """Cores that others use, measured over 0.2 s during which this process sleeps; part of `warning_during`."""
+        """The number of cores that others use, measured while this process sleeps for 0.2 s; see `warning_during`."""
         self._during.append(_others_now())
         return self._during[-1]
 
     def warning_before(self) -> str | None:
-        """Measure before anything else is measured, and say what is to be said; None if the machine is quiet."""
+        """Measure the load before a benchmark; a warning, or None if the machine is quiet."""
         busy = _others_now()
         if busy < _BUSY:
             return None
         return f"the machine is busy: others use {_of_cores(busy)}{_load()}; the figures may mislead"
 
     def warning_during(self) -> str | None:
-        """What is to be said of the measurements since; None if the machine was quiet."""
+        """A warning about the load that `measure` saw during the benchmark; None if the machine was quiet."""
         busy = max(self._during, default=0.0)
         if busy < _BUSY:
             return None
@@ -131,7 +131,7 @@ def _of_cores(busy: float) -> str:
 
 
 def _load() -> str:
-    """The load average of the last minute, where the system tells."""
+    """The load average of the last minute in parentheses; empty if the system does not report it."""
     try:
         return f" (load average {os.getloadavg()[0]:.1f})"
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""A database file: whatever goes wrong with it becomes one sentence that names the file."""
+"""A SQLite file whose errors are sentences that name the file."""
 
 import sqlite3
 from collections.abc import Callable
@@ -15,10 +15,10 @@ C = TypeVar("C", bound="_Cursor")
 
 
 def open_database(path: Path, *, timeout_s: float, writes: bool = True) -> "DatabaseFile":
-    """The file, made where there is none, without transactions of its own. Raises sqlite3.Error.
+    """Open the file in autocommit mode, and create it if it is missing. Raises sqlite3.Error.
 
-    writes: otherwise the file must be there, and is only read. timeout_s: how long another process is waited for. What
-    fails until `opened` raises sqlite3.Error as well, and what fails later UserError.
+    Until `opened` is called, statements raise sqlite3.Error too; afterwards UserError.
+    writes: if False, the file must exist and is opened read-only. timeout_s: how long to wait for other processes.
     """
     address = f"{path.absolute().as_uri()}?mode={'rwc' if writes else 'ro'}"
     database = sqlite3.connect(address, uri=True, timeout=timeout_s, isolation_level=None, factory=DatabaseFile)
@@ -27,13 +27,13 @@ def open_database(path: Path, *, timeout_s: float, writes: bool = True) -> "Data
 
 
 class DatabaseFile(sqlite3.Connection):
-    """Raises UserError once it is opened, where the disk is full or the file is damaged."""
+    """A connection that raises UserError, once opened, if the disk is full or the file is damaged."""
 
     path: Path
     _opened = False
 
     def opened(self) -> None:
-        """The file is what it should be: from now on, errors become sentences."""
+        """Call this once the content of the file is known to be valid: from now on, errors become UserErrors."""
         self._opened = True
 
     def cursor(self, factory: Any = None) -> Any:
@@ -46,16 +46,16 @@ class DatabaseFile(sqlite3.Connection):
         return self.cursor().executemany(*arguments)
 
     def failure(self, error: sqlite3.Error) -> Exception:
-        """What to raise for an error of the file."""
+        """The exception to raise for a SQLite error."""
         if not self._opened:
             return error
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
-            return UserError(f"{self.path} is damaged: {error}. Put a whole copy of it back, or name another file.")
-        return UserError(f"{self.path} cannot be read or written: {error}. Make room, then start again.")
+            return UserError(f"{self.path} is damaged: {error}. Restore it from a backup, or name another file.")
+        return UserError(f"{self.path} cannot be read or written: {error}. Free disk space, then start again.")
 
 
 def _told(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
-    """Raises `failure` of the connection in place of sqlite3.Error."""
+    """Raise the connection's `failure` instead of sqlite3.Error."""
 
     @wraps(method)
     def telling(self: C, *arguments: P.args, **named: P.kwargs) -> R:

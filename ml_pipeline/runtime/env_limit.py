@@ -1,6 +1,6 @@
-"""A limit on the environments that processes of one machine have at once: who holds how many, and who waits.
+"""A limit on the number of environments that the processes of one machine may have open at the same time.
 
-The limit is a database file, which every process that knows its folder reads and writes; no process serves it.
+The limit is a SQLite file that every participating process reads and writes; there is no server process.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, new_
 
 ENV_POOL_VARIABLE = "ML_PIPELINE_ENV_POOL"
 """The environment variable that holds the address of an `EnvPool`; runs inherit it from their service."""
-DEFAULT_WAIT_S = 5.0  # for environments that others are about to close
+DEFAULT_WAIT_S = 5.0  # time for other processes to close their environments
 
 _PREFIX, _FILE = "ml-env-pool-", "leases.db"
-_LOCK_S = 10.0  # a change takes a millisecond
+_LOCK_S = 10.0  # a transaction takes 1 ms
 _LOOK_S = 0.02
 _TABLES = """
 CREATE TABLE terms (max_envs INTEGER);
@@ -39,15 +39,15 @@ SELECT COALESCE(SUM(n), 0) FROM (SELECT MAX(n_envs) AS n FROM leases WHERE is_he
 
 
 class LeaseRefused(UserError):
-    """A pool has no room for so many environments; says who holds how many."""
+    """A pool has no room for the requested environments; the message lists the holders."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvPoolState:
-    """What a pool does at a moment.
+    """A snapshot of a pool.
 
-    n_envs: environments that are leased. n_waiting: leases that wait for room. held: how many environments each holder
-    has: {"process 4711": 8}.
+    n_envs: leased environments. n_waiting: leases that wait for room. held: number of environments per holder, such as
+    {"process 4711": 8}.
     """
 
     n_envs: int
@@ -56,12 +56,12 @@ class EnvPoolState:
 
 
 def env_pool_address() -> str | None:
-    """The address of the pool that this process shares; None without one."""
+    """The address of the pool that this process belongs to; None if there is none."""
     return os.environ.get(ENV_POOL_VARIABLE) or None
 
 
 def new_limit(max_envs: int) -> str:
-    """The address of a new limit, which this process owns: the limit ends with it. Raises OSError."""
+    """Create a limit that exists as long as this process, and return its address. Raises OSError."""
     folder = new_owned_folder(_PREFIX)
     with contextlib.closing(sqlite3.connect(folder / _FILE)) as file:
         file.executescript(_TABLES)
@@ -71,37 +71,37 @@ def new_limit(max_envs: int) -> str:
 
 
 def end_limit(address: str) -> None:
-    """Remove the limit; may be called twice."""
+    """Remove the limit; it can be called twice."""
     shutil.rmtree(address, ignore_errors=True)
 
 
 def limit_state(address: str) -> EnvPoolState:
-    """Who holds how many environments now. Raises LeaseRefused if the pool is gone."""
+    """The current state of the pool. Raises LeaseRefused if the pool no longer exists."""
     with _changing(address) as file:
         (n_waiting,) = file.execute("SELECT COUNT(*) FROM leases WHERE NOT is_held").fetchone()
         return EnvPoolState(_count(file), n_waiting, _held(file))
 
 
 class Lease:
-    """Room for the environments of one pool of workers, in the process that took it."""
+    """Reserved room for the environments of one worker pool; it belongs to the process that took it."""
 
     def __init__(self, address: str, number: int) -> None:
         self._address, self._number = address, number
         self._taken_by: int | None = os.getpid()
 
     def give_back(self) -> None:
-        """May be called twice; a fork of the process gives nothing back."""
+        """Release the room. It can be called twice, and does nothing in a fork of the process that took it."""
         taken_by, self._taken_by = self._taken_by, None
         if taken_by == os.getpid():
-            with contextlib.suppress(LeaseRefused):  # the pool is gone
+            with contextlib.suppress(LeaseRefused):  # the pool no longer exists
                 _drop(self._address, self._number)
 
 
 class EnvLeases:
-    """The leases of one batch of environments, each of which counts once, also while other workers take them over.
+    """The leases of one batch of environments. Each environment counts once, even while it moves to another worker.
 
-    address: of the pool. wait_s: how long to wait for room. is_required: whether to raise if there is none; otherwise a
-    warning says so, and the batch goes on without a lease. refusals: these warnings, until `take_notices` takes them.
+    address: of the pool. wait_s: how long to wait for room. is_required: if there is no room, raise; otherwise warn and
+    continue without a lease. refusals: these warnings, until `take_notices` takes them.
     """
 
     def __init__(self, address: str, *, wait_s: float = DEFAULT_WAIT_S, is_required: bool = False) -> None:
@@ -110,10 +110,10 @@ class EnvLeases:
         self._batch = secrets.token_hex(8)
 
     def take(self, n_envs: int, *, in_processes: bool) -> Lease | None:
-        """Room for so many environments. Raises LeaseRefused if a lease is required.
+        """Take a lease for n_envs environments. If there is no room, raises LeaseRefused if a lease is required.
 
-        in_processes: whether worker processes step them. None: they are not counted, because this process steps them
-        and no lease is required, or because there is no room.
+        in_processes: whether worker processes step them. Returns None if the environments do not count: this process
+        steps them and no lease is required, or there is no room.
         """
         if not (in_processes or self.is_required):
             return None
@@ -128,7 +128,7 @@ class EnvLeases:
             return None
 
     def _wait_for_room(self, n_envs: int) -> int:
-        """The number of the lease, once it is this batch's turn and there is room: in the order of asking."""
+        """The number of the lease, once there is room. Leases are granted in the order of requests."""
         deadline = time.monotonic() + self.wait_s
         with _changing(self.address) as file:
             if n_envs > (most := _most(file)):
@@ -158,7 +158,7 @@ _current: contextvars.ContextVar[EnvLeases | None] = contextvars.ContextVar("env
 
 
 def current_leases() -> EnvLeases | None:
-    """Where a batch that is made now takes its lease: see `leasing`, else the pool that the environment names."""
+    """Where a new batch takes its lease: the leases set by `leasing`, else the pool of ML_PIPELINE_ENV_POOL."""
     if (chosen := _current.get()) is not None:
         return chosen
     address = env_pool_address()
@@ -167,7 +167,7 @@ def current_leases() -> EnvLeases | None:
 
 @contextlib.contextmanager
 def leasing(leases: EnvLeases | None) -> Iterator[None]:
-    """Batches that this thread makes within take their lease from `leases`, and count as one; None changes nothing."""
+    """Within the block, new batches of this thread share `leases` and count as one batch; None changes nothing."""
     token = _current.set(leases)
     try:
         yield
@@ -177,20 +177,20 @@ def leasing(leases: EnvLeases | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _changing(address: str) -> Iterator[sqlite3.Connection]:
-    """One change of the file, without the leases of processes that have ended. Raises LeaseRefused if it is gone."""
+    """A transaction on the file, after removing leases of dead processes. Raises LeaseRefused if the pool is gone."""
     owner = owner_of(Path(address))
     if owner is None or is_alive(owner) is False:
-        raise LeaseRefused(f"The pool of environments {address} is gone.")
+        raise LeaseRefused(f"The pool of environments {address} no longer exists.")
     path = f"{(Path(address) / _FILE).absolute().as_uri()}?mode=rw"
     try:
         with contextlib.closing(sqlite3.connect(path, uri=True, timeout=_LOCK_S, isolation_level=None)) as file:
-            file.execute("PRAGMA synchronous = OFF")  # after a power cut, nobody holds anything
+            file.execute("PRAGMA synchronous = OFF")  # after a power cut no process holds a lease
             file.execute("BEGIN IMMEDIATE")
             _drop_ended(file)
             yield file
             file.execute("COMMIT")
     except sqlite3.Error as error:
-        raise LeaseRefused(f"The pool of environments {address} is gone ({error}).") from error
+        raise LeaseRefused(f"The pool of environments {address} no longer exists ({error}).") from error
 
 
 def _drop_ended(file: sqlite3.Connection) -> None:
@@ -205,7 +205,7 @@ def _drop(address: str, number: int) -> None:
 
 
 def _grant(file: sqlite3.Connection, number: int) -> bool:
-    """Hold the lease if it is next and there is room, or if its batch holds as many environments already."""
+    """Grant the lease if it is next and there is room, or if its batch already holds as many environments."""
     (n_before,) = file.execute("SELECT COUNT(*) FROM leases WHERE NOT is_held AND id < ?", [number]).fetchone()
     n_envs, then = _count(file), _count(file, number)
     may_hold = then == n_envs or (n_before == 0 and then <= _most(file))
@@ -220,7 +220,7 @@ def _most(file: sqlite3.Connection) -> int:
 
 
 def _count(file: sqlite3.Connection, number: int = 0) -> int:
-    """Environments that are held, or would be with this lease."""
+    """The number of environments held, including this lease if given."""
     (n_envs,) = file.execute(_COUNT, [number]).fetchone()
     return int(n_envs)
 
@@ -237,8 +237,8 @@ def _held(file: sqlite3.Connection) -> dict[str, int]:
 
 def _refusal(file: sqlite3.Connection, n_envs: int) -> str:
     counts = [f"; {holder} holds {n_held}" for holder, n_held in _held(file).items()]
-    ahead = "" if counts else " Others were asked for before."
+    ahead = "" if counts else " Earlier requests are still waiting."
     return (
-        f"There is no room for {n_envs} environments within the time: of max_concurrent_envs={_most(file)}, "
-        f"{_count(file)} are lent{''.join(counts)}.{ahead}"
+        f"The wait for {n_envs} environments timed out: of max_concurrent_envs={_most(file)}, "
+        f"{_count(file)} are in use{''.join(counts)}.{ahead}"
     )

@@ -1,4 +1,4 @@
-"""Files that several processes or users share: read with limits, written whole, followed as they grow, and a lock."""
+"""Files shared by several processes or users: bounded reads, atomic writes, reading as they grow, and a lock."""
 
 import contextlib
 import errno
@@ -15,15 +15,15 @@ _LONGEST_NAME = 255  # bytes, on most file systems
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BufferedReader:
-    """The regular file for reading; never waits. Raises OSError, also where a pipe, a device or a folder lies there."""
+    """Open a regular file for reading, without blocking. Raises OSError, also for a pipe, a device or a folder."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     return os.fdopen(only_regular(path, flags | (0 if follow_links else getattr(os, "O_NOFOLLOW", 0))), "rb")
 
 
 def only_regular(path: str | Path, flags: int) -> int:
-    """The descriptor of a regular file, for the `opener` of `open`, as where a file is made or grows.
+    """Open a regular file without blocking, and return its descriptor; usable as the `opener` of `open`.
 
-    Never waits. Raises OSError, also where a pipe, a socket, a device or a folder lies there.
+    Raises OSError, also for a pipe, a socket, a device or a folder.
     """
     try:
         descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
@@ -41,7 +41,7 @@ def only_regular(path: str | Path, flags: int) -> int:
 
 
 def _not_regular(path: str | Path) -> OSError:
-    return OSError(errno.EINVAL, "it is no regular file", str(path))
+    return OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def read_regular(path: Path, *, most_bytes: int, follow_links: bool = True) -> bytes:
@@ -55,13 +55,13 @@ def read_regular(path: Path, *, most_bytes: int, follow_links: bool = True) -> b
 
 
 def unpacked_bytes(archive: BinaryIO) -> int:
-    """The bytes that the files in a ZIP archive declare: more of them are not read. Raises zipfile.BadZipFile."""
+    """The total unpacked size that a ZIP archive declares; readers stop there. Raises zipfile.BadZipFile."""
     with zipfile.ZipFile(archive) as opened:
         return sum(info.file_size for info in opened.infolist())
 
 
 class FileIdentity(NamedTuple):
-    """Equal as long as a file was neither replaced nor written to, nor its permissions changed."""
+    """Equal as long as a file has not been replaced, written to, or given other permissions."""
 
     device: int
     inode: int
@@ -75,10 +75,9 @@ class FileIdentity(NamedTuple):
 
 
 def path_inside(folder: Path, name: object) -> Path | None:
-    """The path of a file or folder that others named: in a storage, a journal, a table, a state file or a request.
+    """The path of a name that comes from outside, such as a storage, a journal, a table, a state file or a request.
 
-    None unless the name is one component of a path, on every system, and no link lies there: it would lead out of the
-    folder.
+    None if the name could lead out of the folder: it is not a single path component on every system, or it is a link.
 
     >>> path_inside(Path("study"), "trial-0001").as_posix(), path_inside(Path("study"), "../trial-0001")
     ('study/trial-0001', None)
@@ -98,14 +97,14 @@ def path_inside(folder: Path, name: object) -> Path | None:
 
 @contextlib.contextmanager
 def written_whole(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[Any]]:
-    """A file to write in the block, opened with `options`; at its end it takes the place of `path`.
+    """Write a file atomically: the block writes a temporary file, which replaces `path` at its end.
 
-    Where the block fails, `path` stays what it was. Raises OSError where the file cannot be written.
+    If the block fails, `path` is unchanged. options: passed to `open`. Raises OSError if the file cannot be written.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
         temporary.unlink(missing_ok=True)
-        with open(temporary, mode.replace("w", "x"), **options) as file:  # never through a link that lies there
+        with open(temporary, mode.replace("w", "x"), **options) as file:  # "x" does not follow an existing link
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -118,8 +117,8 @@ def written_whole(path: Path, mode: str = "wb", **options: Any) -> Iterator[IO[A
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names of its files are on the disk, after one was renamed."""
-    with contextlib.suppress(OSError):  # not every system lets a folder be opened
+    """Flush the names of a folder's files to disk, after a rename."""
+    with contextlib.suppress(OSError):  # not every system can open a folder
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -127,16 +126,16 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-_COMPARED = 256  # bytes that were read last
+_COMPARED = 256  # bytes before the current offset
 
 
 class GrowingFile:
-    """Reads a file that others append to; if another file takes its place, it is read from the start.
+    """Reads a file that another process appends to, in chunks of whole lines. If the file is replaced, starts over.
 
-    It keeps how far the file was read, in chunks that end with a line. Not for several threads at once.
+    Not thread-safe.
 
-    chunk_bytes: the longest chunk; one that holds no end of a line comes as it is. most_bytes: of more that was added,
-    only the last so many bytes are read, and the first line of them may be torn.
+    chunk_bytes: the largest chunk; a chunk without a line break is returned as it is. most_bytes: if more was appended,
+    only the last most_bytes are read, and their first line may be incomplete.
     """
 
     def __init__(self, *, chunk_bytes: int = 4_000_000, most_bytes: int = 2**30) -> None:
@@ -144,16 +143,16 @@ class GrowingFile:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing was read, as where the file is gone."""
+        """Start over, for example because the file was deleted."""
         self._identity: tuple[int, int] | None = None
         self._offset = 0  # up to here everything was read
         self._last_bytes = b""  # before that offset
 
     def goes_on(self, file: BinaryIO) -> bool:
-        """Whether the open file is the one that was read before, grown or unchanged; if not, it will be read anew.
+        """Whether the open file is the one that was read before, grown or unchanged; if not, reading starts over.
 
-        Inodes are used again: a file that was deleted and written anew, longer, may have the number of the one before.
-        So the last bytes that were read are compared as well.
+        File systems reuse inode numbers: a file that was deleted and rewritten may have the same one. So this also
+        compares the last bytes read.
         """
         found = os.fstat(file.fileno())
         identity = found.st_dev, found.st_ino
@@ -166,7 +165,7 @@ class GrowingFile:
         return False
 
     def chunks(self, file: BinaryIO, *, last: bool = False) -> Iterator[bytes]:
-        """What was added since the last call, in whole lines. last: also a last line that has no end."""
+        """The lines appended since the last call. last: include a last line without a line break."""
         self._offset = max(self._offset, os.fstat(file.fileno()).st_size - self._most_bytes)
         while True:
             file.seek(self._offset)
@@ -187,28 +186,28 @@ _LOOK_S = 0.02
 
 @contextlib.contextmanager
 def alone(path: Path, *, timeout_s: float | None = None) -> Iterator[None]:
-    """Within the block no other process or thread is in one with the same path; the system ends it with us.
+    """Hold an exclusive lock on a lock file within the block; the system releases it if this process dies.
 
-    The file is made where it is missing, and removed at the end. Raises OSError where it cannot be opened, and
-    TimeoutError where another has it for longer than `timeout_s`; none: waits as long as it takes.
-    Without locks, and on Windows after ten seconds, it goes on: two may then meet.
+    Creates the file if necessary, and removes it at the end. Raises OSError if the file cannot be opened, and
+    TimeoutError if another process holds the lock for longer than `timeout_s`; None waits without limit.
+    On file systems without locks, and on Windows after 10 s, the block runs without the lock.
     """
     descriptor = _open_locked(path, None if timeout_s is None else time.monotonic() + timeout_s)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # Windows keeps open files, and an empty one harms nobody
+        with contextlib.suppress(OSError):  # Windows does not delete open files; an empty one does no harm
             path.unlink()
         os.close(descriptor)
 
 
 def _open_locked(path: Path, deadline: float | None) -> int:
-    """The descriptor of the lock file that lies there, once it is ours."""
+    """The descriptor of the lock file, once this process holds its lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _lock(descriptor, deadline)
-            if _is_still(path, descriptor):  # else whoever had it before has deleted it
+            if _is_still(path, descriptor):  # otherwise the previous holder deleted it
                 return descriptor
         except BaseException:
             os.close(descriptor)
@@ -217,11 +216,11 @@ def _open_locked(path: Path, deadline: float | None) -> int:
 
 
 def _lock(descriptor: int, deadline: float | None) -> None:
-    """Wait for the lock of an open file. Where the file system has none, return."""
+    """Wait for the lock of an open file. If the file system has no locks, return."""
     if os.name == "nt":
         import msvcrt
 
-        with contextlib.suppress(OSError):  # it gives up after ten seconds by itself
+        with contextlib.suppress(OSError):  # LK_LOCK gives up after 10 s
             msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined,unused-ignore]
         return
     import fcntl
@@ -231,7 +230,7 @@ def _lock(descriptor: int, deadline: float | None) -> None:
             return fcntl.flock(descriptor, fcntl.LOCK_EX if deadline is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError("Another process keeps the lock.") from None
+                raise TimeoutError("Another process holds the lock.") from None
             time.sleep(_LOOK_S)
         except OSError:
             return None

@@ -1,7 +1,7 @@
 """Finds environments that draw from the global generators of `random` and `numpy.random`.
 
-Environments of one process share those: what such an environment does depends on its neighbours, hence on the number of
-workers, and no seed brings it back.
+All environments of a process share these generators, so such an environment depends on the other ones in its process,
+and with them on the number of workers. No seed makes it reproducible.
 """
 
 import random
@@ -17,16 +17,16 @@ from ml_pipeline.runtime.acting import random_action, reported_mask
 T = TypeVar("T")
 
 _REMEDY = (
-    "draw from self.np_random, which reset(seed=...) seeds: the global generators are shared by all environments of a "
-    "process, so that results depend on the number of workers"
+    "draw from self.np_random, which reset(seed=...) seeds: all environments of a process share the global generators, "
+    "so results depend on the number of workers"
 )
 
 
 def find_global_random(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 200, seed: int = 0) -> str | None:
-    """Who draws from a global generator, from where, and what to do, in a sentence; None where nothing does.
+    """Name the environment, the generator, the call that drew from it and the remedy in a sentence; None if none did.
 
-    Makes an environment, resets it, takes up to n_steps random actions that its masks allow, with resets between
-    episodes, and closes it. An action that it refuses ends the search. Leaves the global generators as they were.
+    Creates an environment, resets it, takes up to n_steps random actions that its masks allow, with resets between
+    episodes, and closes it. An exception of the environment ends the search. Restores the global generators.
 
     >>> find_global_random(lambda: gymnasium.make("CartPole-v1")) is None
     True
@@ -37,7 +37,7 @@ def find_global_random(env_fn: Callable[[], gymnasium.Env], *, n_steps: int = 20
 def watch_global_random(
     env_fn: Callable[[], gymnasium.Env], steps: Iterable[str], *, seed: int
 ) -> Generator[str, None, str | None]:
-    """What `find_global_random` does, call by call: yields what comes next, before it does it. steps: their names."""
+    """`find_global_random` as a generator: yields the name of each call before making it. steps: names of the steps."""
     with global_generators_untouched():
         watch = _Watch()
         yield "construction"
@@ -54,7 +54,7 @@ def watch_global_random(
                 observation, _, terminated, truncated, info = watch.run(step, env.step, action)
                 if terminated or truncated:
                     observation, info = watch.run(f"reset() after {step}", env.reset)
-        except Exception:  # random actions may be illegal in it; what was found until then is found
+        except Exception:  # random actions may be illegal in this environment; report what was found so far
             pass
         finally:
             env.close()
@@ -62,7 +62,7 @@ def watch_global_random(
 
 
 def outcome(steps: Generator[Any, None, T]) -> T:
-    """What a generator returns in the end."""
+    """Run a generator to its end, and return its return value."""
     while True:
         try:
             next(steps)
@@ -72,7 +72,7 @@ def outcome(steps: Generator[Any, None, T]) -> T:
 
 @contextmanager
 def global_generators_untouched() -> Iterator[None]:
-    """Puts the global generators back as they were."""
+    """Restore the states of the global generators at the end of the block."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         yield
@@ -82,7 +82,7 @@ def global_generators_untouched() -> Iterator[None]:
 
 
 class _Watch:
-    """Compares the global generators before and after each call. found: the first draw."""
+    """Compares the global generators before and after each call. found: a description of the first draw."""
 
     def __init__(self) -> None:
         self.found = ""
@@ -98,6 +98,6 @@ class _Watch:
 
 
 def _states() -> dict[str, Any]:
-    """What each generator will do next; seeding it changes that as well."""
+    """The state of each global generator."""
     _, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {"random": random.getstate(), "numpy.random": (keys.tobytes(), position, has_gauss, gauss)}  # type: ignore[union-attr]

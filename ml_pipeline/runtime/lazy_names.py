@@ -1,4 +1,4 @@
-"""The public names of a package: each loads when it is first used, so that importing the package loads nothing else."""
+"""Lazy public names of a package: each is imported at its first use, so importing the package itself stays cheap."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,13 +9,12 @@ from typing import Any
 def lazy_names(package: str, source: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package for the names that its `__init__` imports for type checkers.
 
-    package: its `__name__`. source: its `__file__`, of which the `if TYPE_CHECKING` block is the list of names, so that
-    it stands once.
+    package: its `__name__`. source: its `__file__`; the `if TYPE_CHECKING` block there is the only list of names.
     """
 
     @cache
     def modules() -> dict[str, str]:
-        import ast  # here, since every worker process imports a package, and few use a public name
+        import ast  # here: every worker process imports a package, but few use a public name
         from pathlib import Path
 
         nodes = ast.parse(Path(source).read_text(encoding="utf-8")).body

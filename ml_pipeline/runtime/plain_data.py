@@ -1,7 +1,7 @@
-"""Values as plain data: numbers, texts, lists, tuples and dicts, which can be read without running code.
+"""Converts values to plain data and back: numbers, strings, lists, tuples and dicts, which load without running code.
 
-Bytes and NumPy's arrays, scalars and generators become a dict whose only key is None, which no other value has. Their
-bytes are texts of as many characters, since an empty `bytes` in a checkpoint is a class to torch's `weights_only`.
+Bytes and NumPy's arrays, scalars and generators become a dict whose only key is None; no other value has that key.
+Bytes are stored as Latin-1 strings, because torch's `weights_only` rejects an empty `bytes` in a checkpoint.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 _SIMPLE = (type(None), bool, int, float, str)
-_KINDS = "biufcmMSU"  # of arrays; others hold Python objects
+_KINDS = "biufcmMSU"  # dtype kinds that hold no Python objects
 _BIT_GENERATORS: dict[str, type[np.random.BitGenerator]] = {
     each.__name__: each
     for each in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
@@ -18,11 +18,11 @@ _BIT_GENERATORS: dict[str, type[np.random.BitGenerator]] = {
 
 
 class NotPlain(TypeError):
-    """A value that plain data cannot hold."""
+    """A value that cannot be converted to plain data."""
 
 
 def to_plain(value: Any) -> Any:
-    """A copy of `value` as plain data. Raises NotPlain where there is no such copy with the same types.
+    """A copy of `value` as plain data. Raises NotPlain if `from_plain` could not restore the same types.
 
     >>> to_plain((1, "a", [2.5, None]))
     (1, 'a', [2.5, None])
@@ -57,7 +57,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def from_plain(data: Any) -> Any:
-    """What `to_plain` was given. Runs nothing; raises ValueError where `data` are none of its own.
+    """The value that `to_plain` converted to `data`. Runs no code; raises ValueError if `data` did not come from it.
 
     >>> from_plain({None: ('|u1', (2,), '\\x01\\x02')})
     array([1, 2], dtype=uint8)

@@ -1,7 +1,7 @@
-"""Which process something belongs to, and whether that process still lives.
+"""Identifies a process by host, pid and start time, and checks whether it is still alive.
 
-A pid alone does not identify a process, because the system gives it to another one later: host, pid and start time do.
-Temporary folders name their owner in this way, so that the next process removes those of processes that were killed.
+A pid alone does not identify a process, because the system reuses it. Temporary folders record their owner in this way,
+so the next process can remove folders of processes that were killed.
 """
 
 import json
@@ -16,15 +16,16 @@ from typing import NamedTuple
 from ml_pipeline.runtime.files import read_regular
 
 _PROC = Path("/proc")
-_STATE_FIELD, _START_FIELD = 0, 19  # of /proc/PID/stat behind the name: fields 3 and 22 in proc(5)
-_LARGEST_PID = 2**32 - 1  # of Windows; others have less
-_DEAD = frozenset("ZX")  # a zombie has ended, and waits for its parent to ask how
+_STATE_FIELD, _START_FIELD = 0, 19  # in /proc/PID/stat after the name: fields 3 and 22 in proc(5)
+_LARGEST_PID = 2**32 - 1  # on Windows; other systems allow less
+_DEAD = frozenset("ZX")  # a zombie has ended but was not reaped by its parent
 
 
 class ProcessIdentity(NamedTuple):
-    """A process of any machine. started: when it began, in words of its system; None where the system does not tell.
+    """A process of any machine.
 
-    namespace: where its pid counts; containers of one machine have one each.
+    started: its start time in the format of its system; None if the system does not report it. namespace: its PID
+    namespace; each container of a machine has its own.
     """
 
     host: str
@@ -34,11 +35,11 @@ class ProcessIdentity(NamedTuple):
 
 
 def identity_from(host: object, pid: object, started: object, namespace: object) -> ProcessIdentity:
-    """An identity that was read from a file. Raises ValueError where it is none."""
+    """An identity from values read from a file. Raises ValueError if they are invalid."""
     is_text = all(each is None or isinstance(each, str) for each in (started, namespace))
     is_pid = isinstance(pid, int) and not isinstance(pid, bool) and 0 < pid <= _LARGEST_PID
     if not (isinstance(host, str) and is_pid and is_text):
-        raise ValueError(f"{host!r:.100}, {started!r:.100} and {namespace!r:.100} are no process.")
+        raise ValueError(f"{host!r:.100}, {started!r:.100} and {namespace!r:.100} do not identify a process.")
     return ProcessIdentity(host, pid, started, namespace)  # type: ignore[arg-type]
 
 
@@ -48,22 +49,22 @@ def this_process() -> ProcessIdentity:
 
 
 def identity_of(pid: int) -> ProcessIdentity:
-    """The identity of the process that has this pid here and now. Raises ProcessLookupError where there is none."""
+    """The identity of the running process with this pid. Raises ProcessLookupError if there is none."""
     return ProcessIdentity(socket.gethostname(), pid, _start_of(pid), _namespace())
 
 
 def is_alive(process: ProcessIdentity) -> bool | None:
-    """Whether the process still runs; None where that cannot be known from here."""
+    """Whether the process still runs; None if this machine or container cannot know."""
     if process.host != socket.gethostname() or process.started is None:
         return None
     boot, _, _ = process.started.rpartition("/")
     if boot and boot != _boot_id():
-        return False  # the machine was restarted since
+        return False  # the machine has rebooted since then
     if process.namespace != _namespace():
         return None
     try:
         started = _start_of(process.pid)
-    except (ProcessLookupError, OverflowError):  # no pid of this system is as large
+    except (ProcessLookupError, OverflowError):  # OverflowError: larger than any pid of this system
         return False
     except PermissionError:
         return None
@@ -71,7 +72,7 @@ def is_alive(process: ProcessIdentity) -> bool | None:
 
 
 def _start_of(pid: int) -> str | None:
-    """When a process began; None where the system does not tell. Raises ProcessLookupError where there is none."""
+    """The start time of a process; None if the system does not report it. Raises ProcessLookupError if it is dead."""
     if (_PROC / "self" / "stat").exists():
         return _start_in_proc(pid)
     return _start_by_ps(pid) if os.name == "posix" else None
@@ -81,16 +82,16 @@ def _start_in_proc(pid: int) -> str:
     try:
         stat = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
-        os.kill(pid, 0)  # where /proc hides others' processes, a living one still answers, by PermissionError
+        os.kill(pid, 0)  # if /proc hides processes of other users, a living one raises PermissionError here
         raise ProcessLookupError(pid) from None
-    fields = stat.rpartition(")")[2].split()  # a name may hold blanks and parentheses
+    fields = stat.rpartition(")")[2].split()  # the name may contain blanks and parentheses
     if fields[_STATE_FIELD] in _DEAD:
         raise ProcessLookupError(pid)
     return f"{_boot_id()}/{fields[_START_FIELD]}"
 
 
 def _start_by_ps(pid: int) -> str | None:
-    """On macOS and BSD, which have no /proc; to the second."""
+    """The start time, to the second, on macOS and BSD, which have no /proc."""
     command = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
     same_for_all = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
     try:
@@ -122,10 +123,10 @@ _MOST_BYTES = 1_000
 
 
 def new_owned_folder(prefix: str, parent: str | None = None) -> Path:
-    """Make a folder of this process, named `prefix` and something random, in `parent` (default: TMPDIR).
+    """Create a folder owned by this process, named `prefix` plus random characters, in `parent` (default: TMPDIR).
 
-    First it removes the folders with this prefix that processes left which have ended: none of other users, of other
-    machines and containers that share the folder, and none that does not name its owner yet. Raises OSError.
+    First removes folders with this prefix whose owner has ended. Folders of other users, of other machines and
+    containers that share `parent`, and folders without an owner file are kept. Raises OSError.
     """
     parent = tempfile.gettempdir() if parent is None else parent
     for left in Path(parent).glob(f"{prefix}*"):
@@ -141,7 +142,7 @@ def new_owned_folder(prefix: str, parent: str | None = None) -> Path:
 
 
 def owner_of(folder: Path) -> ProcessIdentity | None:
-    """The process that made a folder; None if the folder does not say so."""
+    """The process that created a folder; None if the folder has no valid owner file."""
     try:
         host, pid, started, namespace = json.loads(read_regular(folder / _OWNER_FILE, most_bytes=_MOST_BYTES))
         return ProcessIdentity(str(host), int(pid), started and str(started), namespace and str(namespace))
@@ -150,7 +151,7 @@ def owner_of(folder: Path) -> ProcessIdentity | None:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Whether it is this user's, and its owner is known to have ended."""
+    """Whether the folder belongs to this user, and its owner has certainly ended."""
     try:
         if hasattr(os, "geteuid") and folder.lstat().st_uid != os.geteuid():
             return False

@@ -1,4 +1,4 @@
-"""The environment variables by which torchrun, or another launcher, tells a process which rank it is."""
+"""The environment variables in which torchrun or another launcher passes a process its rank."""
 
 from collections.abc import Mapping
 
@@ -6,12 +6,12 @@ from ml_pipeline.config.errors import UserError
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
-    """Whether somebody started this process as a rank."""
+    """Whether a launcher started this process as a rank."""
     return not {"RANK", "WORLD_SIZE"}.isdisjoint(environment)
 
 
 def rank_and_size(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Which of how many ranks this is. Raises UserError where a variable is not set or holds no number.
+    """The rank of this process and the number of ranks. Raises UserError if a variable is missing or is not a number.
 
     >>> rank_and_size({"RANK": "3", "WORLD_SIZE": "4"})
     (3, 4)
@@ -20,17 +20,17 @@ def rank_and_size(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def local_rank(environment: Mapping[str, str]) -> int | None:
-    """Which of this machine's ranks this is; None where nobody says. Raises UserError where it is no number."""
+    """This process's rank on its machine; None if LOCAL_RANK is not set. Raises UserError if it is not a number."""
     return rank_number("LOCAL_RANK", environment) if "LOCAL_RANK" in environment else None
 
 
 def local_size(environment: Mapping[str, str]) -> int | None:
-    """How many ranks this machine has; None where nobody says. Raises UserError where it is no number."""
+    """The number of ranks here; None if LOCAL_WORLD_SIZE is not set. Raises UserError if it is not a number."""
     return rank_number("LOCAL_WORLD_SIZE", environment) if "LOCAL_WORLD_SIZE" in environment else None
 
 
 def processes_here(environment: Mapping[str, str]) -> int:
-    """How many processes of one training this machine has, as far as anybody says: 1 in a process that is no rank.
+    """The number of processes of this training on this machine: LOCAL_WORLD_SIZE, or 1 if this process is not a rank.
 
     >>> processes_here({"RANK": "0", "LOCAL_WORLD_SIZE": "4"}), processes_here({"LOCAL_WORLD_SIZE": "4"})
     (4, 1)
@@ -40,19 +40,20 @@ def processes_here(environment: Mapping[str, str]) -> int:
 
 
 def launch_id(environment: Mapping[str, str]) -> str | None:
-    """The name of the start of these ranks, torchrun's "none" without --rdzv-id; None where nobody says."""
+    """The launcher's run ID, which is "none" for torchrun without --rdzv-id; None if it is not set."""
     return environment.get("TORCHELASTIC_RUN_ID")
 
 
 def restart_count(environment: Mapping[str, str]) -> int:
-    """How often all ranks were started again; 0 where nobody says."""
+    """The number of times that the launcher restarted all ranks; 0 if it is not set."""
     said = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     return int(said) if said.isdecimal() else 0
 
 
 def variables_of_rank(rank: int, size: int) -> dict[str, str]:
-    """The environment variables by which a rank knows its share of a machine on which all of them run: its cores, and
-    which GPU is its own. Of a process that trains alone none.
+    """The environment variables for a rank if all ranks run on one machine; empty for a single process.
+
+    The rank derives its share of the cores and its GPU from them.
 
     >>> variables_of_rank(1, 2)["LOCAL_WORLD_SIZE"], variables_of_rank(0, 1)
     ('2', {})
@@ -63,7 +64,7 @@ def variables_of_rank(rank: int, size: int) -> dict[str, str]:
 
 
 def rank_number(name: str, environment: Mapping[str, str]) -> int:
-    """The number from 0 on that a variable such as RANK holds. Raises UserError where it is not set or holds none.
+    """The non-negative integer in a variable such as RANK. Raises UserError if it is not set or not such a number.
 
     >>> rank_number("LOCAL_RANK", {"LOCAL_RANK": "3"})
     3
@@ -72,7 +73,7 @@ def rank_number(name: str, environment: Mapping[str, str]) -> int:
     if not text.isdecimal():
         given = f'is "{text}"' if name in environment else "is not set"
         raise UserError(
-            f"{name} must be a whole number where ranks are started, but {given}; start them by torchrun or "
-            "--n-processes, or unset RANK, LOCAL_RANK and WORLD_SIZE to train in one process."
+            f"{name} must be a whole number in a process of a distributed training, but {given}; start it with "
+            "torchrun or --n-processes, or unset RANK, LOCAL_RANK and WORLD_SIZE to train in one process."
         )
     return int(text)

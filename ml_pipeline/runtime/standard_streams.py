@@ -1,7 +1,7 @@
-"""stdout and stderr of a process, and what happens where one of them can no longer be written.
+"""Keeps a process running if its stdout or stderr can no longer be written.
 
-The reader of a pipe may leave, a terminal may be closed, a disk may be full. From the first write that fails, the
-stream leads to os.devnull, for everybody in the process who writes to it.
+The reader of a pipe may exit, a terminal may close, a disk may be full. After the first failed write, the stream is
+redirected to os.devnull for the whole process.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 
 
 class OutputLost(Exception):
-    """stdout could not be written, in a process that is not to outlive its reader; the cause is the OSError."""
+    """stdout could not be written, in a process that should end with its reader; the cause is the OSError."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(error.strerror)
@@ -21,21 +21,21 @@ class OutputLost(Exception):
 
 
 def guard_standard_streams(*, outlive_readers: bool) -> None:
-    """Have prints go on whatever they print, and whoever reads them.
+    """Make printing never fail, except as said below.
 
-    A character that the encoding lacks becomes a question mark. A stream that is closed takes what is printed and
-    drops it, as does one from the first write that fails. outlive_readers: otherwise that write raises OutputLost
-    where it is stdout. May be called again, to change that. Streams that others put in place stay as they are.
+    A character that the encoding lacks becomes a question mark. A stream that is closed, or whose write has failed,
+    drops its output. outlive_readers: if False, the first failed write to stdout raises OutputLost; call again to
+    change it. Streams that other code has replaced are left alone.
     """
     sys.stdout = _guarded(sys.stdout, 1, fails=not outlive_readers)
     sys.stderr = _guarded(sys.stderr, 2, fails=False)
 
 
 class _Output(io.FileIO):
-    """A file descriptor that takes all that is written, or leads to os.devnull from then on."""
+    """A file descriptor that writes everything, or is redirected to os.devnull after a failure."""
 
     fails = False
-    """Whether the write that does not succeed raises OutputLost."""
+    """Whether a failed write raises OutputLost."""
 
     def write(self, data: Any) -> int:
         left = memoryview(data).cast("B")
@@ -43,7 +43,7 @@ class _Output(io.FileIO):
         try:
             while left:
                 written = super().write(left)
-                if written is None:  # somebody made it non-blocking, and its reader is slow
+                if written is None:  # the descriptor is non-blocking, and its reader is slow
                     select.select([], [self], [])
                 else:
                     left = left[written:]
@@ -55,12 +55,12 @@ class _Output(io.FileIO):
 
 
 def _guarded(stream: TextIO | None, descriptor: int, *, fails: bool) -> TextIO:
-    if stream is None:  # it was closed before this process began
+    if stream is None:  # it was closed before this process started
         with contextlib.suppress(OSError):
             os.fstat(descriptor)
-            return open(os.devnull, "w")  # the descriptor is another file's by now
+            return open(os.devnull, "w")  # another file has the descriptor by now
         _lead_to_nothing(descriptor)
-        stream = open(descriptor, "w", closefd=False)  # noqa: SIM115 - open for as long as the process
+        stream = open(descriptor, "w", closefd=False)  # noqa: SIM115 - open until the process ends
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""A user's own code: imports it by name, calls it, and says in a sentence where it fails."""
+"""Imports and calls a user's code; if that fails, the error names the file and the line."""
 
 import sys
 import sysconfig
@@ -18,7 +18,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def import_by_name(name: str) -> Any:
-    """The object that "module:name" names. Raises UserError if it cannot be imported."""
+    """Import the object "module:name". Raises UserError if it cannot be imported."""
     module_name, _, attribute = name.partition(":")
     module = import_user_module(module_name)
     try:
@@ -29,27 +29,27 @@ def import_by_name(name: str) -> Any:
 
 
 def import_user_module(name: str) -> ModuleType:
-    """The module. Raises UserError, with the file and line if it is there and its import fails."""
+    """Import a module. Raises UserError; if the module exists but its import fails, with the file and line."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):  # an import inside of it
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):  # an import inside the module
             raise UserError(f"{name} cannot be imported: {failed_import(error)}") from error
         raise UserError(
-            f'There is no module "{error.name}": run where {error.name.replace(".", "/")}.py lies, name its folder in '
-            "PYTHONPATH, or install it."
+            f'There is no module "{error.name}": run in the folder of {error.name.replace(".", "/")}.py, add that '
+            "folder to PYTHONPATH, or install the module."
         ) from error
     except (Exception, SystemExit) as error:
         raise UserError(f"{name} cannot be imported: {failed_import(error)}") from error
 
 
 def load_user_file(path: Path) -> ModuleType:
-    """The module that a Python file makes, wherever it lies. Raises UserError where it cannot be read, or fails."""
+    """Import a Python file from any folder. Raises UserError if it cannot be read or fails."""
     path = path.absolute()
-    # Not its own name, which may be that of a library; registered, as what looks itself up there (dataclasses) needs.
+    # A unique name, because the file may be named like a library; dataclasses need the module in sys.modules.
     spec = spec_from_file_location(f"_user_file_{sha256(str(path).encode()).hexdigest()[:16]}", path)
     if spec is None or spec.loader is None:
-        raise UserError(f"{shown_path(path)} is no Python file; its name must end in .py.")
+        raise UserError(f"{shown_path(path)} is not a Python file; its name must end in .py.")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
@@ -63,18 +63,18 @@ def load_user_file(path: Path) -> ModuleType:
 
 
 def failed_import(error: BaseException) -> str:
-    """Where an import failed and why, to close a sentence: "line 3 of a.py imports pandaz, which is not there; ..."."""
+    """Where an import failed and why, to end a sentence: "line 3 of a.py imports pandaz, which is not there; ..."."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"line {error.lineno} of {shown_path(Path(error.filename))} is no Python: {error.msg}."
+        return f"line {error.lineno} of {shown_path(Path(error.filename))} is not valid Python: {error.msg}."
     places = [each for each in extract_tb(error.__traceback__) if not each.filename.startswith("<frozen importlib")]
     where = f"line {places[-1].lineno} of {shown_path(Path(places[-1].filename))}"
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        return f"{where} imports {error.name}, which is not there; install it, or name its folder in PYTHONPATH."
+        return f"{where} imports {error.name}, which is not there; install it, or add its folder to PYTHONPATH."
     return f"{where} raised {_message(error)}."
 
 
 def call_user_code(name: str, function: Callable[[Any], Any], argument: Any) -> Any:
-    """The result of the function. Raises UserError with the user's file and line if it fails."""
+    """Call the function. Raises UserError with the user's file and line if it fails."""
     try:
         return function(argument)
     except (Exception, SystemExit) as error:
@@ -85,7 +85,7 @@ def call_user_code(name: str, function: Callable[[Any], Any], argument: Any) -> 
 
 
 def innermost_user_line(error: BaseException) -> FrameSummary:
-    """Where an error was raised: the innermost line that is of no installed package and not ours, if there is one."""
+    """Where an error was raised: the innermost line outside installed packages and ours, if there is one."""
     frames = extract_tb(error.__traceback__)
     others = [_PACKAGE, *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib"))]
     own = [

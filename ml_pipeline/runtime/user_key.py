@@ -1,6 +1,6 @@
-"""A secret key of this user on this machine, by which files that this user wrote are told from those of others.
+"""A secret key of this user on this machine; signatures show which files this user wrote.
 
-It lies in the user's state folder, readable by the user alone, and is made when it is first needed.
+The key is in the user's state folder, readable only by the user, and is created when first needed.
 """
 
 import contextlib
@@ -15,36 +15,36 @@ _SIZE = 32
 
 
 class NoKey(Exception):
-    """There is no key, and none can be made here; says why."""
+    """There is no usable key and none can be created; the message has the reason."""
 
 
 def state_folder() -> Path:
-    """What we keep for this user on this machine: in XDG_STATE_HOME, else ~/.local/state (%LOCALAPPDATA% on Windows).
+    """Our state folder for this user: in XDG_STATE_HOME, else in ~/.local/state (%LOCALAPPDATA% on Windows).
 
-    Raises NoKey where this user has no home folder.
+    Raises NoKey if this user has no home folder.
     """
     try:
         given = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_STATE_HOME", "")
         folder = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
     except RuntimeError as error:
         raise NoKey("there is no home folder") from error
-    if not folder.is_absolute():  # HOME is a relative path: whoever owns the working directory would choose the key
+    if not folder.is_absolute():  # HOME is relative: the owner of the working directory could then plant a key
         raise NoKey("there is no home folder")
     return folder / "ml_pipeline"
 
 
 def key_path() -> Path:
-    """Where the key lies, in `state_folder`."""
+    """The file of the key, in `state_folder`."""
     return state_folder() / "signing.key"
 
 
 def sign(content: bytes) -> str:
-    """The signature of `content`, as hexadecimal digits. Makes the key where there is none yet; raises NoKey."""
+    """The signature of `content` in hexadecimal. Creates the key if there is none; raises NoKey."""
     return hmac.digest(_own_key(), content, "sha256").hex()
 
 
 def is_signed(content: bytes, signature: str) -> bool:
-    """Whether `sign` of this user gave the signature for the very same content. Makes no key."""
+    """Whether this user's `sign` produced the signature for this content. Creates no key."""
     try:
         key = _read(key_path())
     except NoKey:
@@ -64,7 +64,7 @@ def _own_key() -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Make the key, whole or not at all; of several processes at once, one wins."""
+    """Create the key atomically; if several processes try at once, one of them wins."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -74,7 +74,7 @@ def _make(path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)  # which replaces nothing
+            os.link(temporary, path)  # does not replace an existing key
     finally:
         temporary.unlink()
 
@@ -87,7 +87,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise NoKey(f"{path} cannot be read ({error.strerror})") from error
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077):
-        raise NoKey(f"{path} can be read or written by others; delete it")
+        raise NoKey(f"other users can read or write {path}; delete it")
     if len(key) != _SIZE:
-        raise NoKey(f"{path} is not {_SIZE} bytes; delete it")
+        raise NoKey(f"{path} is not {_SIZE} bytes long; delete it")
     return key

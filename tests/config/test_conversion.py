@@ -65,9 +65,9 @@ def test_what_is_written_is_read_as_the_declared_type(written, hint, meant):
             "x must be a JSON object such as '{\"size\": 8}', but got {size: 8}: Expecting property name enclosed in "
             "double quotes in column 2; put single quotes around it for the shell.",
         ),
-        ('{"a": ' * 5000, dict[str, Any], "x must be a JSON object, but its values lie too deep within each other."),
-        ("[8]", dict[str, Any], "x must give values by name, such as '{\"size\": 8}', but got [8]."),
-        ({8: 1}, dict[str, Any], "x must give values by name, such as '{\"size\": 8}', but got {8: 1}."),
+        ('{"a": ' * 5000, dict[str, Any], "x must be a JSON object, but its values are nested too deeply."),
+        ("[8]", dict[str, Any], "x must be named values, such as '{\"size\": 8}', but got [8]."),
+        ({8: 1}, dict[str, Any], "x must be named values, such as '{\"size\": 8}', but got {8: 1}."),
         (
             {"day": {"first": [datetime.date(2024, 2, 1)]}},
             dict[str, Any],

@@ -64,18 +64,18 @@ def test_what_is_written_is_read_again(tmp_path):
         (["100:0"], "n_envs_schedule from step 100 on must be a whole number of at least 1, but got 0."),
         (["0:4"], "A step of n_envs_schedule must be a whole number of at least 1, but got 0."),
         (["-5:4"], "A step of n_envs_schedule must be a whole number of at least 1, but got -5."),
-        (["500:4", "100:8"], "The steps of n_envs_schedule must rise, but 100 comes after 500."),
+        (["500:4", "100:8"], "The steps of n_envs_schedule must increase, but 100 comes after 500."),
         (["500:4", "500:8"], "--n-envs-schedule names step 500 twice; keep one of the two."),
         (["500:many"], '--n-envs-schedule from step 500 on must be a whole number, but got "many".'),
         (["soon:4"], 'A step of --n-envs-schedule must be a whole number, but got "soon".'),
-        (["500"], "--n-envs-schedule must give numbers of environments by step, such as 100000:16 500000:32, or in a"),
-        (["1:2:3"], "--n-envs-schedule must give numbers of environments by step"),
-        (["{100: 4"], "--n-envs-schedule must give numbers of environments by step"),
+        (["500"], "--n-envs-schedule must be pairs of a step and a number of environments, such as 100000:16"),
+        (["1:2:3"], "--n-envs-schedule must be pairs of a step and a number of environments"),
+        (["{100: 4"], "--n-envs-schedule must be pairs of a step and a number of environments"),
         (["{100:4"], 'A step of --n-envs-schedule must be a whole number, but got "{100".'),
         (["500:99999"], "n_envs_schedule from step 500 on must be at most 65,536 environments, but got 99,999."),
         (
             ["500:2", "--n-steps", "32", "--n-envs", "8"],
-            "n_envs_schedule from step 500 on: 2 environments are too few for a minibatch of 256: a rollout of theirs "
+            "n_envs_schedule from step 500 on: 2 environments are too few for a minibatch of 256: their rollout "
             "has 2 * 32 = 64 steps; 8 is the nearest number that does.",
         ),
     ],
@@ -150,7 +150,7 @@ def test_a_resumed_run_may_change_what_lies_ahead(given, ahead):
     ],
 )
 def test_a_resumed_run_keeps_its_past(given, under_way, had):
-    with pytest.raises(UserError, match=f"but the run is at step 300, and {had}; name later steps alone"):
+    with pytest.raises(UserError, match=f"but the run is at step 300, and {had}; name only later steps"):
         continued({100: 16, 500: 4}, given, start=300, under_way=under_way)
 
 

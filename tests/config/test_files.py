@@ -108,11 +108,11 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]
         (b"? [1, 2]\n: 3\n", "a name must be text, but got the list [1, 2]."),
         (b"? {a: 1}\n: 3\n", "a name must be text, but got the dict {'a': 1}."),
         (b"[1]: 2\n", "a name must be text, but got the list [1]."),
-        (b"[" * 3000, "too deep within each other"),
-        (b"a: " + b"[" * 3000 + b"]" * 3000, "too deep within each other"),
-        (b"{a: " * 3000, "too deep within each other"),
-        (b"\n".join(b" " * i + b"- " for i in range(1000)), "too deep within each other"),
-        (LAUGHS.encode(), "it holds more than 10,000 values, which are no settings."),
+        (b"[" * 3000, "nested too deeply"),
+        (b"a: " + b"[" * 3000 + b"]" * 3000, "nested too deeply"),
+        (b"{a: " * 3000, "nested too deeply"),
+        (b"\n".join(b" " * i + b"- " for i in range(1000)), "nested too deeply"),
+        (LAUGHS.encode(), "it holds more than 10,000 values, too many for settings."),
         (b"n_envs: " + LAUGHS.encode().replace(b"\n", b"\n  "), "mapping values are not allowed in this context"),
         (MERGED.encode(), "it holds more than 10,000 values"),
         (b"a: &a [*a]\n", "no whole value above is named &a in line 1"),
@@ -122,20 +122,20 @@ MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [*a{i - 1}, *a{i - 1}]
         (b"n_envs: " + b"x" * 100_000, "xxx ..."),
         (
             b"data: !!python/object/apply:os.system [touch code-ran]\n",
-            "stands for no plain value; leave it out",
+            "is not supported; leave it out",
         ),
-        (b"!!python/object/new:os.system [touch code-ran]\n", "stands for no plain value; leave it out"),
+        (b"!!python/object/new:os.system [touch code-ran]\n", "is not supported; leave it out"),
         (b"n_envs: 1\n---\nn_envs: 2\n", "found another document in line 2"),
         (bytes(range(256)), "is not UTF-8 text"),
         (b"\x7fELF\x00\x01\x02", "is not valid YAML: unacceptable character"),
         ("n_envs: 8\n".encode("utf-16"), "is not UTF-8 text"),
         ("n_envs: 8\n".encode("utf-16-le"), "unacceptable character #x0000"),
-        (b"a: " + b"[" * 30_000, "too deep within each other"),
-        (b"a: " + b"{" * 30_000, "too deep within each other"),
-        (b"- " * 30_000, "too deep within each other"),
+        (b"a: " + b"[" * 30_000, "nested too deeply"),
+        (b"a: " + b"{" * 30_000, "nested too deeply"),
+        (b"- " * 30_000, "nested too deeply"),
         (b"n_envs: 1" + b":59" * 200_000, 'n_envs must be a whole number, but got "1:59:59'),
         (b"learning_rate: 1" + b":59" * 1000 + b".5", 'learning_rate must be a number, but got "1:59:59'),
-        (b"a: !!binary aGVsbG8=\n", "stands for no plain value; leave it out"),
+        (b"a: !!binary aGVsbG8=\n", "is not supported; leave it out"),
         (b"<<: 1\n", "<< must name a mapping, or a list of mappings, but got 1."),
         (b"n_envs: 1\n" + b"#" * 1_000_000, "is larger than 1 MB"),
         (b"".join(b"k%d: 1\n" % i for i in range(20_000)), "it holds more than 10,000 values"),
@@ -155,8 +155,8 @@ def test_whatever_a_file_holds_it_is_one_sentence(tmp_path, monkeypatch, content
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"[" * 100_000, "too deep within each other"),
-        (b"[" * 500 + b"]" * 500, "too deep within each other"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 500 + b"]" * 500, "nested too deeply"),
         (b'{"a": [' + b"0, " * 20_000 + b"0]}", "it holds more than 10,000 values"),
         (b'{"n_envs": ' + b"9" * 5000 + b"}", "is not valid JSON: Exceeds the limit"),
         (b"\x00", "is not valid JSON"),
@@ -197,7 +197,7 @@ def test_what_yaml_takes_for_dates_or_other_bases_is_text(tmp_path):
 @pytest.mark.timeout(20)
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path, name):
     os.mkfifo(tmp_path / name)
-    assert told(tmp_path / name) == f"{tmp_path / name} cannot be read: it is no regular file."
+    assert told(tmp_path / name) == f"{tmp_path / name} cannot be read: it is not a regular file."
 
 
 def test_a_file_that_cannot_be_read_is_told_with_the_reason(tmp_path):

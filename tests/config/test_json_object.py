@@ -15,11 +15,11 @@ def test_an_object_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"{", "file.json holds no JSON: "),
-        (b"", "file.json holds no JSON: "),
-        (b"\xff", "file.json holds no JSON: "),
-        (b"[" * 100_000, "file.json holds no JSON: "),
-        (b"[" + b"[]," * 2_000_000 + b"0]", "file.json holds no JSON: it holds more than 2,000,000 values."),
+        (b"{", "file.json is not valid JSON: "),
+        (b"", "file.json is not valid JSON: "),
+        (b"\xff", "file.json is not valid JSON: "),
+        (b"[" * 100_000, "file.json is not valid JSON: "),
+        (b"[" + b"[]," * 2_000_000 + b"0]", "file.json is not valid JSON: it holds more than 2,000,000 values."),
         (b" " * 20_000_000, "file.json cannot be read: it is larger than 16 MB."),
         (b"[1]", "file.json must hold a JSON object, but holds a list"),
     ],

@@ -90,7 +90,7 @@ def test_a_function_is_its_own_schedule(name):
         return 0.5 * left
 
     assert getattr(PPOConfig(**{name: half}), name) is half
-    with pytest.raises(UserError, match=f"{name} is a function, but {name}_schedule is linear; let that be constant"):
+    with pytest.raises(UserError, match=f"{name} is a function, but {name}_schedule is linear; leave the schedule out"):
         PPOConfig(**{name: half, f"{name}_schedule": "linear"})
 
 
@@ -102,9 +102,7 @@ def test_what_is_not_normalized_is_not_clipped():
 
 
 def test_shared_layers_have_no_sizes_of_one_network_alone():
-    with pytest.raises(
-        UserError, match="share_layers lets both networks have the layers of hidden_sizes; leave value_"
-    ):
+    with pytest.raises(UserError, match="share_layers gives both networks the layers of hidden_sizes; leave value_"):
         PPOConfig(share_layers=True, value_hidden_sizes=(64, 64))
 
 

@@ -96,7 +96,7 @@ def test_flat_files_stay_what_they_are():
             'policy must be "MlpPolicy", "CnnPolicy", "MultiInputPolicy" or "MlpLstmPolicy", but got Mlp',
         ),
         ({"agent_config": {"kwargs": {"policy": ["MlpPolicy"]}}}, r"policy must be .*, but got \['MlpPolicy'\]"),
-        ({"kwargs": {"rollout_buffer_class": "mine.Buffer"}}, "rollout_buffer_class must be None, for there is no"),
+        ({"kwargs": {"rollout_buffer_class": "mine.Buffer"}}, "rollout_buffer_class must be None, as nothing else"),
         ({"algo": "ppo", "agent_config": {"total_timesteps": 1}, "total_timesteps": 2}, "total_timesteps is set twice"),
     ],
 )

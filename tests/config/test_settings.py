@@ -86,6 +86,6 @@ def test_the_name_of_a_function_stands_for_it_and_says_so_when_it_is_called():
     with pytest.raises(UserError) as told:
         lost(1.0)
     assert str(told.value) == (
-        "learning_rate was the Python function warm_up, of which files, checkpoints and other processes hold the name "
-        "alone; hand it again, PPOConfig(learning_rate=...), or give a number."
+        "learning_rate was the Python function warm_up, of which files, checkpoints and other processes hold only the "
+        "name; pass it again, PPOConfig(learning_rate=...), or give a number."
     )

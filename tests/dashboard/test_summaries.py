@@ -169,10 +169,10 @@ def test_a_broken_folder_is_told_among_the_others(tmp_path, name, content):
             "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
             + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 10)}]\n" for old, new in pairwise("abcdefghi"))
             + "symbols: *i\n",
-            "config.yaml: it holds more than 10,000 values, which are no settings.",
+            "config.yaml: it holds more than 10,000 values, too many for settings.",
         ),
         ("symbols: &a [*a]\n", "config.yaml is not valid YAML: no whole value above is named &a in line 1."),
-        ("a: " + "[" * 30_000, "config.yaml: its values lie too deep within each other."),  # ended the process once
+        ("a: " + "[" * 30_000, "config.yaml: its values are nested too deeply."),  # ended the process once
     ],
     ids=["billions", "endless", "deep"],
 )
@@ -243,7 +243,7 @@ def test_a_pipe_in_a_run_folder_keeps_nobody_waiting(tmp_path, name, status):
     os.mkfifo(folder / name)
     summary = only(tmp_path)
     assert summary.status == status
-    assert status == "running" or f"{name} cannot be read: it is no regular file" in summary.reason
+    assert status == "running" or f"{name} cannot be read: it is not a regular file" in summary.reason
 
 
 def test_whatever_goes_wrong_with_one_folder_is_told_in_its_row(tmp_path, monkeypatch):

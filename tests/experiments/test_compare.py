@@ -143,7 +143,7 @@ def test_what_is_no_run_is_one_sentence(tmp_path):
     run = write_run(tmp_path / "run")
     for folders, sentence in (
         ([], "RUN is missing; name the folders"),
-        ([run, tmp_path], "is no run folder: .*metrics.jsonl is missing"),
+        ([run, tmp_path], "is not a run folder: .*metrics.jsonl is missing"),
         ([run, run / ".." / "run"], "is named twice; name each run once"),
     ):
         with pytest.raises(UserError, match=sentence):
@@ -195,7 +195,7 @@ def test_a_pipe_in_a_run_folder_is_refused_and_not_waited_for(tmp_path, name):
     (tmp_path / "metrics.jsonl").write_text("")
     (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
-    with pytest.raises(UserError, match=f"{name} (cannot be read: it is no regular file|is missing)"):
+    with pytest.raises(UserError, match=f"{name} (cannot be read: it is not a regular file|is missing)"):
         read_comparison([tmp_path])
 
 

@@ -58,7 +58,7 @@ def test_a_session_that_trades_is_asked_to_stop(root, capsys):
 
 
 def test_an_unknown_session_is_told_with_those_that_there_are(root, tmp_path, capsys):
-    assert 'holds no session "gold". Known are: eurusd.' in refusal(["status", "gold", "--root", str(root)], capsys)
+    assert 'holds no session "gold". Known names: eurusd.' in refusal(["status", "gold", "--root", str(root)], capsys)
     said = refusal(["status", "gold", "--root", str(tmp_path / "none")], capsys)
     assert 'holds no session "gold". It holds none at all; --root names another folder.' in said
 

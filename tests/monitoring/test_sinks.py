@@ -103,7 +103,7 @@ def test_a_full_disk_is_told_in_one_sentence_and_closes_the_file(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
 def test_a_pipe_in_place_of_the_file_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="pipe cannot be read: it is no regular file"):
+    with pytest.raises(UserError, match="pipe cannot be read: it is not a regular file"):
         read_lines(tmp_path / "pipe")
 
 

@@ -73,9 +73,9 @@ def test_a_run_that_has_just_begun_has_an_empty_curve(tmp_path):
 
 
 def test_a_folder_without_metrics_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"is no run folder: .*metrics.jsonl is missing; name folders of runs"):
+    with pytest.raises(UserError, match=r"is not a run folder: .*metrics.jsonl is missing; name run folders"):
         read_learning_curve(tmp_path)
-    with pytest.raises(UserError, match="none is not there"):
+    with pytest.raises(UserError, match="none does not exist"):
         read_learning_curve(tmp_path / "none")
 
 

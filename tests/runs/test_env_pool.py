@@ -106,7 +106,7 @@ def test_more_environments_than_the_limit_are_refused(pool):
 def test_who_waits_in_vain_reads_who_holds_how_many(pool):
     with (
         pool.lease([CountingEnv] * 3, num_workers=1),
-        pytest.raises(LeaseRefused, match=rf"3 are lent.*; {ME} holds 3"),
+        pytest.raises(LeaseRefused, match=rf"3 are in use.*; {ME} holds 3"),
     ):
         pool.lease([CountingEnv] * 2, num_workers=1, wait_s=0.1)
 
@@ -197,7 +197,7 @@ def test_a_run_goes_on_when_the_owner_of_its_pool_is_killed(start, monkeypatch):
     owner.kill()
     owner.communicate()
     monkeypatch.setenv(ENV_POOL_VARIABLE, address)
-    with pytest.warns(RuntimeWarning, match=r"is gone\. Workers are started as usual"):
+    with pytest.warns(RuntimeWarning, match=r"no longer exists\. Workers are started as usual"):
         ParallelEnv([CountingEnv], num_workers=1).close()
     assert run.communicate("go on", timeout=60) == ("stepped\n", "")
     assert Path(address).is_dir()
@@ -218,12 +218,12 @@ def test_closing_a_pool_ends_the_limit_and_no_environment():
 
 def test_without_a_pool_at_the_address_workers_are_started_as_usual(monkeypatch):
     monkeypatch.setenv(ENV_POOL_VARIABLE, "ml-env-pool-of-nobody")
-    with pytest.warns(RuntimeWarning, match=r"ml-env-pool-of-nobody is gone\. Workers are started as usual\."):
+    with pytest.warns(RuntimeWarning, match=r"ml-env-pool-of-nobody no longer exists\. Workers are started as usual\."):
         envs = ParallelEnv([CountingEnv] * 2, num_workers=2)
     with envs:
         envs.reset(seed=0)
         (notice,) = envs.take_notices()
-        assert "ml-env-pool-of-nobody is gone" in notice
+        assert "ml-env-pool-of-nobody no longer exists" in notice
         assert envs.take_notices() == []
 
 

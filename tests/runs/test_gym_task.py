@@ -96,7 +96,7 @@ def test_masks_are_kept_to_in_training_and_evaluation(name, tmp_path, capsys):
 @pytest.mark.parametrize("name", ["Choosy", "Asked"])
 def test_nothing_is_found_wrong_with_a_masked_environment(name, tmp_path, capsys):
     code = train_ppo.main([*options(name, tmp_path), "--check-env"])
-    assert (code, "nothing found" in capsys.readouterr().out) == (0, True)
+    assert (code, "no problem found" in capsys.readouterr().out) == (0, True)
 
 
 def test_keywords_wrappers_and_frames_are_those_of_every_command(tmp_path, capsys):
@@ -195,7 +195,8 @@ gymnasium.register("Elsewhere-v0", "greedy:Env")
     [
         (
             "nope:Nope-v0",
-            'There is no module "nope": run where nope.py lies, name its folder in PYTHONPATH, or install it.',
+            'There is no module "nope": run in the folder of nope.py, add that folder to PYTHONPATH, or '
+            "install the module.",
         ),
         (
             "greedy:Env-v0",

@@ -63,7 +63,7 @@ def test_a_state_with_a_value_of_another_type_is_refused(tmp_path, status, odd):
 def test_a_state_that_is_a_pipe_keeps_nobody_waiting(tmp_path):
     os.mkfifo(tmp_path / STATE_FILE)
     for read in (read_state, FolderClaim, check_not_written):
-        with pytest.raises(UserError, match="cannot be read: it is no regular file"):
+        with pytest.raises(UserError, match="cannot be read: it is not a regular file"):
             read(tmp_path)
 
 

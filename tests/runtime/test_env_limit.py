@@ -35,7 +35,7 @@ def test_a_refusal_says_who_holds_what(address):
     with pytest.raises(LeaseRefused) as refusal:
         take(address, 2)
     assert str(refusal.value) == (
-        f"There is no room for 2 environments within the time: of max_concurrent_envs=4, 3 are lent; {ME} holds 3."
+        f"The wait for 2 environments timed out: of max_concurrent_envs=4, 3 are in use; {ME} holds 3."
     )
     assert limit_state(address).n_waiting == 0
 
@@ -112,5 +112,5 @@ def test_who_may_go_on_without_a_lease_is_warned(address):
         assert leases.take(5, in_processes=True) is None
     assert len(leases.refusals) == 1
     end_limit(address)
-    with pytest.warns(RuntimeWarning, match="is gone"):
+    with pytest.warns(RuntimeWarning, match="no longer exists"):
         assert leases.take(1, in_processes=True) is None

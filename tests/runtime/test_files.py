@@ -40,7 +40,7 @@ def test_whatever_else_is_refused_without_waiting(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
     descriptors = len(os.listdir("/dev/fd"))
-    for name, error in (("pipe", "no regular file"), ("folder", "Is a directory"), ("link", "no regular file")):
+    for name, error in (("pipe", "not a regular file"), ("folder", "Is a directory"), ("link", "not a regular file")):
         with pytest.raises(OSError, match=error):
             open_regular(tmp_path / name)
     with pytest.raises(FileNotFoundError):
@@ -107,7 +107,7 @@ def test_only_a_regular_file_is_made_or_grows(tmp_path, monkeypatch):
         listener.bind("socket")
         for name in ("pipe", "socket", "/dev/null"):
             for mode in ("a", "r"):
-                with pytest.raises(OSError, match="it is no regular file"):
+                with pytest.raises(OSError, match="it is not a regular file"):
                     open(name, mode, opener=only_regular)  # noqa: SIM115
 
 

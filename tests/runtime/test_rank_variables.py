@@ -19,12 +19,12 @@ def test_a_number_is_read():
 
 @pytest.mark.parametrize("text", ["", "two", "-1", "1.0", "²"])
 def test_what_is_no_number_is_named(text):
-    with pytest.raises(UserError, match=f'^RANK must be a whole number .*, but is "{text}"; start them by torchrun'):
+    with pytest.raises(UserError, match=f'^RANK must be a whole number .*, but is "{text}"; start it with torchrun'):
         rank_number("RANK", {"RANK": text})
 
 
 def test_a_variable_that_is_not_set_is_named():
-    with pytest.raises(UserError, match="LOCAL_RANK must be a whole number where ranks are started, but is not set;"):
+    with pytest.raises(UserError, match=r"LOCAL_RANK must be a whole number in a process of .*, but is not set;"):
         rank_number("LOCAL_RANK", {"RANK": "1"})
 
 

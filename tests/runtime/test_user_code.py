@@ -11,7 +11,7 @@ import ml_pipeline
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.user_code import call_user_code, import_by_name, innermost_user_line
 
-NOT_THERE = "which is not there; install it, or name its folder in PYTHONPATH."
+NOT_THERE = "which is not there; install it, or add its folder to PYTHONPATH."
 MODULES = {
     "fine.py": "def signal(bars): ...\n",
     "greedy.py": "\n\nimport pandaz.io\n",
@@ -49,13 +49,13 @@ def in_their_folder(tmp_path, monkeypatch):
             "package.inner:f",
             f"package.inner cannot be imported: line 3 of greedy.py imports pandaz, {NOT_THERE}",
         ),
-        ("typo:f", "typo cannot be imported: line 2 of typo.py is no Python: invalid syntax."),
+        ("typo:f", "typo cannot be imported: line 2 of typo.py is not valid Python: invalid syntax."),
         ("fails:f", "fails cannot be imported: line 2 of fails.py raised ZeroDivisionError: division by zero."),
         ("old:f", "old cannot be imported: line 1 of old.py raised ImportError: cannot import name 'lods' from 'json'"),
         ("leaves:f", "leaves cannot be imported: line 2 of leaves.py raised SystemExit: 3."),
-        ("nope:f", 'There is no module "nope": run where nope.py lies, name its folder in PYTHONPATH, or install it.'),
-        ("package.gone:f", 'There is no module "package.gone": run where package/gone.py lies, name its folder in'),
-        ("nope.inner:f", 'There is no module "nope": run where nope.py lies,'),
+        ("nope:f", 'There is no module "nope": run in the folder of nope.py, add that folder to'),
+        ("package.gone:f", 'There is no module "package.gone": run in the folder of package/gone.py, add'),
+        ("nope.inner:f", 'There is no module "nope": run in the folder of nope.py,'),
         ("fine:signa", 'fine:signa cannot be imported: fine has no "signa". Did you mean "signal"?'),
     ],
 )

@@ -131,7 +131,7 @@ def test_arguments_that_are_settings_too_become_those_and_texts_become_numbers()
         ({"clip_range": 0.3}, 'DQN has no argument "clip_range"'),
         ({"buffer_size": 5, "algorithm_kwargs": {"buffer_size": 6}}, "buffer_size is set twice"),
         ({"buffer_size": "many"}, "buffer_size of DQN must be a whole number of at least 0, but got 'many'"),
-        ({"algorithm_kwargs": 3}, "algorithm_kwargs must give values by name"),
+        ({"algorithm_kwargs": 3}, "algorithm_kwargs must be named values"),
         ({"algorithm_kwargs": 3, "tau": 0.5}, "algorithm_kwargs is set twice"),
     ],
 )

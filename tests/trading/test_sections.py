@@ -95,7 +95,7 @@ def test_a_reward_with_its_scaling_and_its_arguments(reward, flat):
         ({"portfolio_config": {"buy_cost_pct": [0.1, 0.2]}}, "costs must be the same for all symbols"),
         ({"portfolio_config": {"buy_cost_pct": "much"}}, "fee_bps must be a number, but got 'much'"),
         ({"portfolio_config": {"trade_mode": "other"}}, 'trade_mode must be "cont" or "discrete"'),
-        ({"portfolio_config": {"max_positions": 3}}, "max_positions must be None, for there is no counterpart"),
+        ({"portfolio_config": {"max_positions": 3}}, "max_positions must be None, as nothing else is supported"),
         ({"reward_config": {"reward_scaling": 3}}, "reward_config needs a type"),
         ({"reward_config": {"type": 3}}, "A reward in settings must be a name"),
         ({"reward_config": {"type": "fast_profit"}, "reward": "log_return"}, "reward is set twice"),

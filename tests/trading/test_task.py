@@ -189,7 +189,7 @@ def test_no_state_of_a_task(state):
 def test_an_unknown_split_and_an_unknown_symbol():
     with pytest.raises(UserError, match=r'no split "tset"\. Did you mean "test"'):
         TradingTask(CONFIG, market=MARKET).evaluation_env("tset")
-    with pytest.raises(UserError, match=r'no symbol "BTC" in the market\. Known are: SYNTH'):
+    with pytest.raises(UserError, match=r'no symbol "BTC" in the market\. Known names: SYNTH'):
         TradingTask(replace(CONFIG, symbols=("BTC",)))
 
 

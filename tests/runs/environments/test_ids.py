@@ -61,8 +61,8 @@ def test_a_module_of_the_package_that_registers_the_id_is_named(tmp_path, monkey
         ("not an id!", 'There is no environment "not an id!". Put the module that registers it before a colon'),
         (
             "nowhere_at_all.envs:MyEnv-v0",
-            'There is no module "nowhere_at_all": run where nowhere_at_all.py lies, name its folder in PYTHONPATH, or '
-            "install it.",
+            'There is no module "nowhere_at_all": run in the folder of nowhere_at_all.py, '
+            "add that folder to PYTHONPATH, or install the module.",
         ),
     ],
 )

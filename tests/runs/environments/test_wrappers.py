@@ -63,12 +63,13 @@ def test_a_wrapper_of_gymnasium_goes_by_its_name_alone(env):
         ),
         (
             "nope.wrappers:Halved",
-            'There is no module "nope": run where nope.py lies, name its folder in PYTHONPATH, or install it.',
+            'There is no module "nope": run in the folder of nope.py, add that folder to PYTHONPATH, or '
+            "install the module.",
         ),
         (
             "importing_what_is_not:Wrapper",
             "importing_what_is_not cannot be imported: line 1 of importing_what_is_not.py imports "
-            "a_package_that_nobody_has, which is not there; install it, or name its folder in PYTHONPATH.",
+            "a_package_that_nobody_has, which is not there; install it, or add its folder to PYTHONPATH.",
         ),
         (
             "TimeLimit",

@@ -171,7 +171,7 @@ def test_a_policy_of_another_library_is_not_exported(tmp_path):
 
 
 def test_actions_of_the_wrong_kind_are_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(UserError, match=r"SAC is for actions of the kind Box.*; train by A2C, DQN, PPO"):
+    with pytest.raises(UserError, match=r"SAC supports action spaces of the kind Box.*; use A2C, DQN, PPO"):
         run_in(tmp_path / "run", {**CARTPOLE, "algorithm": "SAC", "algorithm_kwargs": {}}).train()
     assert not (tmp_path / "run").exists() or not any((tmp_path / "run").iterdir())
 

@@ -213,9 +213,7 @@ def test_a_request_to_a_run_that_was_stopped_waits_for_the_end_of_its_iteration(
     stop = StopRequest()
     train(settings_of(tmp_path, n_envs_schedule={1200: 3}), At(step_384=lambda: stop.request("test")), stop=stop)
     write_request(tmp_path, n_envs=8)
-    with pytest.raises(
-        UserError, match="but the run is at step 384, and changed nothing there; name later steps alone"
-    ):
+    with pytest.raises(UserError, match="but the run is at step 384, and changed nothing there; name only later steps"):
         resumed(tmp_path, n_envs_schedule={384: 8})  # the iteration has begun
     resumed(tmp_path).train()
     assert torch.equal(weights(tmp_path), weights(planned))
@@ -463,7 +461,7 @@ def test_a_pool_that_is_gone_is_told_once(planned, tmp_path, monkeypatch):
     with pytest.warns(RuntimeWarning, match="Workers are started as usual"):
         _, told = train(settings_of(tmp_path, vec_env="parallel", n_workers=1, total_timesteps=256))
     (sentence,) = [each for each in told if "pool" in each]
-    assert sentence.startswith("The pool of environments ml-env-pool-of-nobody is gone")
+    assert sentence.startswith("The pool of environments ml-env-pool-of-nobody no longer exists")
     assert sentence.endswith("Workers are started as usual.")
 
 

@@ -129,9 +129,9 @@ def test_another_algorithm_is_submitted_with_its_settings(service, typed):
         (("--config", "nothing.yaml"), "cannot be read"),
         (("--env-id", "Nope-v3"), 'There is no environment "Nope-v3". Put the module that registers it'),
         (("--env-id", "no_such_module:Nope-v3"), "no_such_module"),
-        (("--env-id", "CartPole-v1", "--algorithm", "SAC"), "SAC is for actions of the kind Box, but those of"),
-        (("--algorithm", "SAC"), "SAC is for actions of the kind Box, but those of"),
-        (("--algorithm", "DQN", "--action-mode", "trade"), "DQN is for actions of the kind Discrete"),
+        (("--env-id", "CartPole-v1", "--algorithm", "SAC"), "SAC supports action spaces of the kind Box, but the"),
+        (("--algorithm", "SAC"), "SAC supports action spaces of the kind Box, but the"),
+        (("--algorithm", "DQN", "--action-mode", "trade"), "DQN supports action spaces of the kind Discrete"),
         (("--symbols", "EURUSD", "GBPUSD"), "There are no data for EURUSD, GBPUSD; say --data-dir FOLDER"),
     ],
 )

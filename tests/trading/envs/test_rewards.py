@@ -98,7 +98,7 @@ def test_a_users_own_reward_is_imported(monkeypatch, tmp_path):
     ("name", "scale", "sentence"),
     [
         ("log_retrun", 1.0, 'no reward "log_retrun". Did you mean "log_return"'),
-        ("nowhere:X", 1.0, 'There is no module "nowhere": run where nowhere.py lies'),
+        ("nowhere:X", 1.0, 'There is no module "nowhere": run in the folder of nowhere.py'),
         ("log_return", 0.0, "reward_scale must be above 0 and finite"),
         ("log_return", math.nan, "reward_scale must be above 0 and finite"),
     ],

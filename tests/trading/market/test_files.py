@@ -142,7 +142,7 @@ def test_symbols_are_chosen_and_ordered(write):
     assert load_market(path, symbols=["B", "A"]).symbols == ("B", "A")
     chosen = load_market(path, symbols=["B"])
     assert chosen.n_bars == 2  # the times of what was not chosen are gone with it
-    with pytest.raises(UserError, match=r'prices.csv has no symbol "C". Known are: A, B'):
+    with pytest.raises(UserError, match=r'prices.csv has no symbol "C". Known names: A, B'):
         load_market(path, symbols=["C"])
 
 

@@ -393,7 +393,7 @@ def test_a_pipe_in_place_of_a_file_of_a_version_is_told_at_once(store):
     version.folder.chmod(0o755)
     (version.folder / "best.pt").unlink()
     os.mkfifo(version.folder / "best.pt")
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="not a regular file"):
         version.require_whole()
 
 

@@ -208,7 +208,7 @@ def test_a_function_that_fails_or_sets_what_it_may_not_is_told(tmp_path, body, s
         ("def mine(trial): ...", "mien", 'has no "mien". Did you mean "mine"?'),
         ("mine = 3", "mine", "must be a function that takes an optuna.Trial, but is 3"),
         ("import pandaz", "mine", "line 1 of .*mine.py imports pandaz, which is not there"),
-        ("def mine(", "mine", "is no Python"),
+        ("def mine(", "mine", "is not valid Python"),
         (None, "mine", "mine.py cannot be read: No such file"),
     ],
 )

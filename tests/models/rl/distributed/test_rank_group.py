@@ -33,7 +33,7 @@ def test_a_rank_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, na
     for variable, text in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
         monkeypatch.setenv(variable, text)
     monkeypatch.setenv(name, "first")
-    with pytest.raises(UserError, match=f'^{name} must be a whole number where ranks are started, but is "first"'):
+    with pytest.raises(UserError, match=f'^{name} must be a whole number in a process of .*, but is "first"'):
         RankGroup.join()
 
 

@@ -153,7 +153,7 @@ def test_functions_reach_the_optimizer_the_clip_range_and_the_weight_of_the_entr
 
 @pytest.mark.parametrize(
     ("function", "sentence"),
-    [(lambda left: "fast", "must be a number"), (LostFunction("learning_rate", "warm_up"), "hand it again")],
+    [(lambda left: "fast", "must be a number"), (LostFunction("learning_rate", "warm_up"), "pass it again")],
 )
 def test_a_function_that_cannot_be_used_is_told_before_any_step(function, sentence):
     with pytest.raises(UserError, match=sentence):
