@@ -220,7 +220,7 @@ def test_a_slow_environment_is_found_and_waiting_told_from_computing():
 
 
 def test_fewer_workers_win_where_more_gain_nothing():
-    assert tune_workers.verdict({}, {HERE: 96.0, workers(2): 100.0}).endswith("looked into; --n-workers 0")
+    assert tune_workers.verdict({}, {HERE: 96.0, workers(2): 100.0}).endswith("not timed; --n-workers 0")
     assert tune_workers.verdict({}, {HERE: 94.0, workers(2): 100.0}).endswith("--n-workers 2")
 
 

@@ -237,7 +237,7 @@ def test_one_at_a_time_trains_in_a_process(make):
     ("settings", "sentence"),
     [
         ({"algorithm": "SAC"}, r"SAC supports .* the kind Box, but .* has Discrete\(2\); use A2C, DQN, PPO"),
-        ({"algorithm": "DQN", "env_id": "Pendulum-v1"}, r"DQN is for .* Discrete, but .* Box\(1,\); .* SAC, TD3"),
+        ({"algorithm": "DQN", "env_id": "Pendulum-v1"}, r"DQN supports .* Discrete, but .* Box\(1,\); .* SAC, TD3"),
         ({**DQN, "algorithm_kwargs": {"optimize_memory_usage": True}}, "cannot make DQN with these settings"),
     ],
 )
