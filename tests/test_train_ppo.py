@@ -132,7 +132,7 @@ def test_the_same_weights_from_one_spawned_worker_and_from_two_forked(tmp_path):
         (["--n-env", "4"], 'Did you mean "--n-envs"?'),
         (["--data", "missing.csv"], "missing.csv"),
         (["--resume", "nowhere"], "There is no checkpoint"),
-        (["--device", "cuda"], "The device cuda is not there"),
+        (["--device", "cuda"], "This machine has no device cuda"),
         (["--config", "missing.yaml"], "missing.yaml"),
         (["--checkpoint-dir", "/proc/runs"], "/proc/runs cannot be made"),
     ],

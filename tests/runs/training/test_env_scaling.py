@@ -268,7 +268,7 @@ def test_a_full_disk_right_after_a_change_leaves_the_checkpoint_before_it(planne
     [
         (
             1,
-            "The request for n_envs = 1 is refused: 1 environments are too few for a minibatch of 64: a rollout of ",
+            "The request for n_envs = 1 is refused: 1 environments are too few for a minibatch of 64: their rollout ",
         ),
         (4, "As requested: still 4 environments."),
     ],
