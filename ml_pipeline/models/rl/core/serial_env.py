@@ -1,4 +1,4 @@
-"""`SerialEnv`: environments stepped one after another in this process; what `ParallelEnv` must equal bit for bit."""
+"""`SerialEnv`: steps environments one after another in this process; `ParallelEnv` must equal it bit for bit."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,9 @@ from ml_pipeline.models.rl.core.workers.open import open_here
 class SerialEnv(BlockVectorEnv):
     """A `gymnasium.vector.VectorEnv` without processes: the executable specification of `ParallelEnv`.
 
-    env_fns: functions that make the environments. autoreset_mode: one of Gymnasium's three. copy: whether step() and
-    reset() return observations of their own, or views that are valid until the next call. observation_mode: as in
-    `ParallelEnv`.
+    env_fns: functions that make one environment each. autoreset_mode: one of the three modes of Gymnasium. copy: if
+    False, step() and reset() return views of observations that are valid until the next call, not copies.
+    observation_mode: as in `ParallelEnv`.
 
     >>> import gymnasium
     >>> envs = SerialEnv([lambda: gymnasium.make("CartPole-v1")] * 2)

@@ -1,6 +1,6 @@
-"""The part of a vectorized environment that runs in the trainer's process, whichever workers step the environments.
+"""The part of a vector environment that runs in the trainer's process.
 
-It spreads seeds, masks and actions, checks the order of calls, and shapes results as Gymnasium does.
+It distributes seeds, masks and actions, checks the order of calls, and shapes results as Gymnasium does.
 """
 
 import multiprocessing
@@ -31,12 +31,12 @@ _PENDING_NAMES: dict[Command | str, str] = {STEP: "step", Command.RESET: "reset"
 
 
 class BlockVectorEnv(VectorEnv):
-    """A Gymnasium vector environment over a pool of workers. `ParallelEnv` and `SerialEnv` choose the workers."""
+    """A Gymnasium vector environment with a pool of workers, which `ParallelEnv` and `SerialEnv` make."""
 
     def __init__(
         self, pool: WorkerPool, example: gymnasium.Env, *, copy: bool, observation_mode: ObservationMode = "same"
     ) -> None:
-        """Owns the pool, and closes it where this fails. example: any environment like those of the pool."""
+        """Take ownership of the pool, which is closed if this fails. example: an environment like those of the pool."""
         layout = pool.batch.layout
         self.num_envs = layout.num_envs
         self.copy = copy
@@ -61,11 +61,11 @@ class BlockVectorEnv(VectorEnv):
             raise
 
     def _use(self, pool: WorkerPool) -> None:
-        """Steps the environments by this pool from here on."""
+        """Step the environments with this pool from now on."""
         self._pool = pool
         self._batch = batch = pool.batch
         layout = batch.layout
-        # A scalar Box's actions keep their type, as in Gymnasium: an np.float64 is a float, an np.float32 is not.
+        # Actions of a scalar Box keep their type, as in Gymnasium: np.float64 is a float, and np.float32 is not.
         is_scalar = isinstance(layout.action_space, spaces.Box) and layout.action_space.shape == ()
         self._actions = None if is_scalar else batch.actions
         self._final_rows = (
@@ -77,26 +77,27 @@ class BlockVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Starts a new episode in every environment, or in those where options["reset_mask"] is True.
+        """Begin a new episode in every environment, or in those for which options["reset_mask"] is True.
 
-        seed: environment i gets seed + i, or the i-th of a sequence; None leaves its generator as it is. Every
-        environment gets the options without the mask. Returns observations of all, and infos of those that were reset.
+        seed: environment i gets seed + i, or element i of a sequence; None leaves its generator unchanged. options:
+        passed to every environment, without the mask. Returns the observations of all environments, and the infos of
+        those that were reset.
         """
         self._reset_async(seed, options)
         return self._reset_wait(None)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Steps every environment: observations, rewards float64 (N,), terminated and truncated bool (N,), infos.
+        """Step every environment. Returns observations, rewards float64 (N,), terminated, truncated bool (N,), infos.
 
-        With copy=False the observations are views, valid until the next call. In SAME_STEP mode the last
-        observation and info of an episode are in infos["final_obs"] and infos["final_info"], where
-        infos["_final_obs"] is True.
+        With copy=False, the observations are views that are valid until the next call. In SAME_STEP mode,
+        infos["final_obs"] and infos["final_info"] hold the last observation and info of each episode that ended, and
+        infos["_final_obs"] is True for its environment.
         """
         self._step_async(actions)
         return self._step_wait(None)
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Calls a method of every environment, or reads an attribute; one result per environment."""
+        """Call a method of every environment, or read an attribute; returns one result per environment."""
         self._call_async(name, args, kwargs)
         return self._call_wait(None)
 
@@ -105,7 +106,7 @@ class BlockVectorEnv(VectorEnv):
         return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute: a list or tuple has one value per environment, anything else goes to all."""
+        """Set an attribute. A list or tuple has one value per environment; any other value is set in all of them."""
         per_env = list(values) if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(per_env) != self.num_envs:
             raise ValueError(
@@ -129,7 +130,7 @@ class BlockVectorEnv(VectorEnv):
         return self.get_attr("np_random_seed")
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Ends the environments and whoever steps them. timeout: s to wait for a friendly end; terminate: do not."""
+        """Close environments and workers. timeout: seconds to wait for workers to end; terminate: do not wait."""
         if getattr(self, "_pending", None) is not None:
             assert self._pending is not None
             gymnasium.logger.warn(
@@ -139,7 +140,7 @@ class BlockVectorEnv(VectorEnv):
             self._pool.close(timeout_s=timeout, terminate=terminate)
 
     def __del__(self) -> None:
-        """Does nothing: Gymnasium's, of some versions, would close at exit, when modules are emptied."""
+        """Do nothing. In some versions, Gymnasium's method would close at exit, when modules are emptied."""
 
     def __enter__(self) -> Self:
         return self
@@ -150,9 +151,10 @@ class BlockVectorEnv(VectorEnv):
     # What Gymnasium does not have
 
     def apply(self, function: Callable[..., Any], *args: Any, env_ids: Iterable[int] | None = None) -> list[Any]:
-        """Runs function(env, *args) on each of these environments, all by default, in the process that owns it.
+        """Run function(env, *args) on environments, in the processes that step them; returns one result per id.
 
-        env_ids: -1 is the last; one that is named twice runs once. Raises IndexError for one that there is not.
+        env_ids: None means all; -1 is the last one. An environment that is named twice runs the function once. Raises
+        IndexError for an index that does not exist.
         """
         every = range(self.num_envs)
         chosen = list(every) if env_ids is None else [every[index] for index in env_ids]
@@ -161,17 +163,17 @@ class BlockVectorEnv(VectorEnv):
         return [values[index] for index in chosen]
 
     def get_states(self) -> list[EnvState]:
-        """The state of every environment in full: wrappers, generators, pending resets.
+        """The full state of every environment: wrappers, generators, pending resets.
 
-        Plain data where an environment has such a state, as our own and simple ones of Gymnasium do; else a pickle.
-        Raises StateNotAvailable if an environment cannot be written without loss.
+        A state is plain data if the environment supports that, as those of this package and simple ones of Gymnasium
+        do, else a pickle. Raises StateNotAvailable if an environment cannot be saved without loss.
         """
         return self._do(Command.GET_STATES).values
 
     def set_states(self, states: Sequence[EnvState | None]) -> None:
-        """Puts every environment into a state that `get_states` returned; stepping then continues from there.
+        """Put every environment into a state that `get_states` returned; None leaves it unchanged.
 
-        A `PickledState` runs code that it names: hand over only what you wrote yourself. None changes nothing.
+        Loading a `PickledState` runs code, so pass only states that you saved yourself.
         """
         if len(states) != self.num_envs:
             raise ValueError(f"set_states needs one state per environment, {self.num_envs}, but got {len(states)}.")
@@ -179,9 +181,9 @@ class BlockVectorEnv(VectorEnv):
         self._reset_first = ""
 
     def continue_from(self, states: Sequence[EnvState], *, seed: int) -> Any:
-        """Puts environment i into the i-th of these states, and resets those beyond the last of them with seed + i.
+        """Put environment i into state i; environments without a state are reset with seed + i.
 
-        Of more states, the last are left out. Returns the observations of all if some were reset, else None.
+        Surplus states are ignored. Returns the observations of all environments if some were reset, else None.
         """
         n_kept = min(len(states), self.num_envs)
         self.set_states([*states[:n_kept], *[None] * (self.num_envs - n_kept)])
@@ -264,7 +266,7 @@ class BlockVectorEnv(VectorEnv):
             self._check_idle(f"{name}_wait")
         if self._pending is not command:
             raise NoAsyncCallError(f"Calling `{name}_wait` without any prior call to `{name}_async`.", name)
-        self._pending = None  # also where the wait fails: the pool then drops the late reply
+        self._pending = None  # also if the wait fails; the pool then drops the late reply
         try:
             return self._pool.collect(timeout_s)
         except BaseException as error:
@@ -299,8 +301,8 @@ class BlockVectorEnv(VectorEnv):
         return join_infos(infos, reply.infos, self.num_envs, self._add_info)
 
     def _final_infos(self, reply: Reply, done: np.ndarray) -> dict[str, Any]:
-        """What `_add_info` would make of every final_obs and final_info, in 3 µs instead of 7."""
-        final_obs = np.empty(self.num_envs, dtype=object)  # of None
+        """The result of `_add_info` for all final_obs and final_info, in 3 µs instead of 7."""
+        final_obs = np.empty(self.num_envs, dtype=object)  # filled with None
         final_info: dict[str, Any] = {}
         if self._final_rows is not None:
             for index in done.nonzero()[0].tolist():
@@ -318,10 +320,10 @@ Infos = dict[str, Any]
 def join_infos(
     infos: Infos, parts: Sequence[tuple[int, Infos]], num_envs: int, add: Callable[[Infos, Infos, int], Infos]
 ) -> Infos:
-    """`infos` with `parts`, (environment, its info), added to it.
+    """`infos` with `parts` added: pairs of an environment's index and its info.
 
-    add: Gymnasium's `VectorEnv._add_info`, which defines the result. Numbers of one kind that every part has are joined
-    at once: three numbers of each of eight environments take 8 µs so, and 30 µs one by one.
+    add: Gymnasium's `VectorEnv._add_info`, which defines the result. Numbers of one type that all parts have are joined
+    together: three numbers from each of eight environments take 8 µs, and 30 µs one by one.
     """
     keys = parts[0][1].keys() if parts else {}
     if len(parts) < 2 or any(info.keys() != keys for _, info in parts) or not infos.keys().isdisjoint(keys):
@@ -358,9 +360,9 @@ def seeds_of(seed: Any, num_envs: int) -> list[int | None]:
 
 
 def split_mask(options: dict[str, Any] | None, num_envs: int) -> tuple[np.ndarray, dict[str, Any] | None]:
-    """Which environments to reset, bool (N,), and the options without that; the caller's dict stays as it is.
+    """Which environments to reset, bool (N,), and the options without the mask; the argument is not changed.
 
-    Raises TypeError or ValueError if the mask is not bool (N,) or all False, as Gymnasium does.
+    Raises TypeError or ValueError, as Gymnasium does, if the mask is not bool (N,), or if it is all False.
     """
     if options is None or "reset_mask" not in options:
         return np.ones(num_envs, np.bool_), options

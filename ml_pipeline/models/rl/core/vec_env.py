@@ -1,4 +1,4 @@
-"""`ParallelEnv`: environments stepped by worker processes, with the results of stepping them one after another."""
+"""`ParallelEnv`: worker processes step environments, with the results of stepping them one after another."""
 
 import contextlib
 import multiprocessing
@@ -42,30 +42,30 @@ StartMethod = Literal["spawn", "fork", "forkserver"]
 
 
 class ParallelEnv(BlockVectorEnv):
-    """A `gymnasium.vector.VectorEnv` over worker processes, each of which owns a block of the environments.
+    """A `gymnasium.vector.VectorEnv` with worker processes, each of which steps a block of the environments.
 
-    env_fns: functions that make the environments; lambdas and closures will do.
-    num_workers: how many processes step environments; 0: this one alone. "auto" measures a step for at most half a
-    second and chooses the fastest: this process, workers, or both. With step_timeout_s or on_worker_failure="restart",
-    "auto" starts one worker per core and measures nothing. The choice never changes results.
-    start_method: default "forkserver" on Linux, "spawn" elsewhere.
-    autoreset_mode: one of Gymnasium's three.
-    copy: whether step() and reset() return observations of their own, or views that are valid until the next call.
-    step_timeout_s: a step (with the resets in it) or a reset() that takes longer raises StepTimeoutError; so does a
-    worker that takes a minute longer than that to start. Needs workers.
-    on_worker_failure: what to do if a worker is killed, crashes or is stuck. "raise" raises WorkerFailedError and
-    closes this object. "restart" starts another worker: the next step reports the lost episodes as truncated at their
+    env_fns: functions that make one environment each, including lambdas and closures.
+    num_workers: the number of worker processes; 0 means that this process steps all environments. "auto" measures a
+    step for at most half a second and chooses the fastest: this process, workers, or both. With step_timeout_s or
+    on_worker_failure="restart", "auto" starts one worker per core without measuring. The choice never changes results.
+    start_method: how workers are started; by default "forkserver" on Linux, "spawn" elsewhere.
+    autoreset_mode: one of the three modes of Gymnasium.
+    copy: if False, step() and reset() return views of observations that are valid until the next call, not copies.
+    step_timeout_s: time limit for a step (including resets) and for a reset(), after which StepTimeoutError is raised.
+    Workers get a minute more to start. Needs workers.
+    on_worker_failure: what happens if a worker is killed, crashes or hangs. "raise" raises WorkerFailedError and closes
+    this object. "restart" starts another worker. The next step then reports the lost episodes as truncated at their
     last observation, with reward 0 and the info "worker_restarted", and new episodes begin with new seeds. Attributes
-    that were set are lost. A worker that fails four times in a row is raised. Needs workers.
-    observation_mode: as in Gymnasium. "different" lets observation spaces differ in all but shape and dtype; so does a
-    tuple of the batch's space and the single one.
-    num_groups: into how many groups of consecutive environments send() and recv() divide the batch: 2 to step one half
-    while a policy looks at the other, num_envs if steps take unequal time. Each group needs a worker of its own, unless
-    this process steps all.
+    that were set are lost. A worker that fails four times in a row raises WorkerFailedError. Needs workers.
+    observation_mode: as in Gymnasium. "different" allows observation spaces to differ in everything but shape and
+    dtype; so does a tuple of the batch's space and the single space.
+    num_groups: the number of groups of consecutive environments for send() and recv(). Use 2 to step one half while a
+    policy acts for the other, and num_envs if steps take unequal time. Each group needs its own worker, unless this
+    process steps all environments.
 
-    Environment i is seeded seed + i, whichever worker owns it. `stepping.errors` draws all exceptions. After a worker
-    failed, this object is closed; after an environment failed, it waits for a reset(). A worker that dies is noticed
-    within a second, whatever the others are doing.
+    Environment i is seeded seed + i, whatever the workers. `stepping.errors` has a tree of all exceptions. After a
+    worker failure, this object is closed; after an environment failure, call reset(). The death of a worker is noticed
+    within a second.
 
     >>> import gymnasium
     >>> envs = ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 4, num_workers=2)
@@ -125,12 +125,12 @@ class ParallelEnv(BlockVectorEnv):
 
     @property
     def num_workers(self) -> int:
-        """How many worker processes step environments; 0: this process steps all."""
+        """The number of worker processes; 0 means that this process steps all environments."""
         return self._division.n_workers
 
     @property
     def steps_here(self) -> bool:
-        """Whether this process steps environments: all of them without workers, or a share if "auto" chose so."""
+        """Whether this process steps environments: all of them without workers, or a share with workers."""
         return self._division.steps_here
 
     @property
@@ -145,13 +145,13 @@ class ParallelEnv(BlockVectorEnv):
 
     @property
     def num_restarts(self) -> int:
-        """How many failed workers were replaced so far."""
+        """The number of failed workers that have been replaced."""
         return 0 if self._pool.restarts is None else self._pool.restarts.total
 
     def take_failures(self, *, first_env: int = 0, n_envs: int | None = None) -> list[str]:
-        """How the workers failed that were replaced since the last call, one sentence each; at most the last 100.
+        """Descriptions of the worker failures since the last call, one sentence each; at most the last 100.
 
-        first_env, n_envs: the sentences name environments by their indices among so many, of which these begin there.
+        first_env, n_envs: number environments among n_envs in total, of which this object has those from first_env on.
         """
         if self._pool.restarts is None:
             return []
@@ -162,7 +162,7 @@ class ParallelEnv(BlockVectorEnv):
         return [str(failure).partition("\n")[0] for failure in taken]
 
     def take_notices(self) -> list[str]:
-        """Why a pool of environments had no room since the last call, so that these have no lease: a sentence each."""
+        """The reasons, since the last call, why an `EnvPool` gave these environments no lease, one sentence each."""
         leases = self._opener.leases
         if leases is None:
             return []
@@ -171,24 +171,24 @@ class ParallelEnv(BlockVectorEnv):
         return taken
 
     def check_reported(self) -> None:
-        """Raises RescaleLater where a worker was replaced, and no step has reported the episodes that it lost."""
+        """Raise RescaleLater if a worker was replaced and no step has reported the lost episodes yet."""
         refuse_unreported(self._pool)
 
     @property
     def waited_s(self) -> float:
-        """How long this process has waited for workers, all in all."""
+        """The total time that this process has waited for workers, in seconds."""
         return self._pool.waited_s
 
     def rescale(self, num_workers: int | Literal["auto"], *, steps_here: bool = False) -> None:
-        """Let other workers step the environments from here on, between two steps, with the same results.
+        """Change the number of workers between two steps; results do not change.
 
-        num_workers: as at the start; "auto" measures anew. steps_here: let this process step a share beside them.
-        The environments are made anew, take over their states, and the old ones are closed; what set_attr() changed
-        moves along if it is part of a state. Views from copy=False stay readable.
+        num_workers: as in the constructor; "auto" measures again. steps_here: let this process step a share as well.
+        New environments are made and put into the states of the old ones, which are then closed. Attributes from
+        set_attr() are kept if they are part of a state. Views from copy=False stay readable.
 
-        Raises StateNotAvailable where an environment cannot be written in full, RescaleLater where a worker was just
-        replaced and no step has reported it, UserError where there cannot be so many workers, and what starting workers
-        raises. The old workers then go on as if nothing had happened.
+        Raises StateNotAvailable if an environment cannot be saved in full, RescaleLater if a worker was just replaced
+        and no step has reported it, UserError if the number of workers is invalid, and any error from starting workers.
+        After an error, the old workers continue unchanged.
         """
         self._check_idle("rescale")
         opener, pool = self._opener, self._pool
@@ -213,9 +213,10 @@ class ParallelEnv(BlockVectorEnv):
         close_left(pool)
 
     def measure_step(self) -> StepCost | None:
-        """What a step of the first environment takes, tried on another one of its kind for at most half a second.
+        """The cost of a step, measured with a separate environment for at most half a second.
 
-        None where that is not known: random actions are refused, or may hang or kill (step_timeout_s, "restart").
+        None if it cannot be measured: the environment rejects random actions, or steps may hang or crash
+        (step_timeout_s, "restart").
         """
         self._check_idle("measure_step")
         if not self.may_step_here:
@@ -225,7 +226,7 @@ class ParallelEnv(BlockVectorEnv):
 
     @property
     def may_step_here(self) -> bool:
-        """Whether this process may step a share of the environments: not where steps may hang or kill, or in groups."""
+        """Whether this process may step environments: not if steps may hang or crash, and not in groups."""
         return self._failure_options == (None, "raise") and self._opener.num_groups == 1
 
     @contextmanager
@@ -236,34 +237,35 @@ class ParallelEnv(BlockVectorEnv):
 
     def _use(self, pool: WorkerPool) -> None:
         super()._use(pool)
-        # Without a close(), when this object goes, or at exit: by then its own methods may find their modules emptied.
+        # For objects that are never closed. At exit, methods of this object may find their modules emptied.
         weakref.finalize(self, _abandon, pool)
         self._partial = PartialSteps(pool, self._actions) if self._opener.num_groups > 1 else None
 
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """Begins what reset() does."""
+        """Begin a reset()."""
         self._reset_async(seed, options)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """Ends what reset_async() began. Raises multiprocessing.TimeoutError after `timeout` s, and gives it up."""
+        """Finish reset_async(). After `timeout` seconds, give up and raise multiprocessing.TimeoutError."""
         return self._reset_wait(timeout)
 
     def step_async(self, actions: Any) -> None:
-        """Begins what step() does."""
+        """Begin a step()."""
         self._step_async(actions)
 
     def step_wait(self, timeout: float | None = None) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Ends what step_async() began. Raises multiprocessing.TimeoutError after `timeout` s; that step is given up:
-        the environments still finish it, its results are dropped, and the next call waits for that.
+        """Finish step_async(). After `timeout` seconds, give up and raise multiprocessing.TimeoutError.
+
+        The environments still finish a step that was given up. The next call waits for it, and drops its results.
         """
         return self._step_wait(timeout)
 
     def send(self, actions: Any, env_ids: Iterable[int]) -> None:
-        """Begins a step of these environments, whole groups, while others rest or are under way.
+        """Begin a step of these environments, which must be whole groups; others may be stepping meanwhile.
 
-        actions: as for step(), the k-th for the k-th of `env_ids`.
+        actions: as for step(); action k is for environment `env_ids[k]`.
         """
         partial = self._grouped()
         if self.closed or (self._pending is not None and not partial.is_under_way):
@@ -280,11 +282,11 @@ class ParallelEnv(BlockVectorEnv):
         self._pending = SENT
 
     def recv(self, min_ready: int = 1, *, env_ids: Iterable[int] | None = None) -> PartialStep:
-        """Ends steps that send() began: of `env_ids`, or of what is ready as soon as `min_ready` environments are.
+        """Finish steps that send() began: those of `env_ids`, or all that are ready once `min_ready` environments are.
 
-        Which environments are ready first depends on time, and so does what a policy learns from them. With `env_ids`
-        (whole groups, in any order) results depend on seeds and actions alone. After a failure, the results of groups
-        that are still under way are dropped.
+        Which environments are ready first depends on timing, and so does what a policy learns from them. With `env_ids`
+        (whole groups, in any order), results depend on seeds and actions only. After a failure, the results of other
+        steps in progress are dropped.
         """
         partial = self._grouped()
         if self.closed:
@@ -313,11 +315,11 @@ class ParallelEnv(BlockVectorEnv):
         return self._partial
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
-        """Begins what call() does."""
+        """Begin a call()."""
         self._call_async(name, args, kwargs)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Ends what call_async() began. Raises multiprocessing.TimeoutError after `timeout` s."""
+        """Finish call_async(). Raises multiprocessing.TimeoutError after `timeout` seconds."""
         return self._call_wait(timeout)
 
 
@@ -336,13 +338,13 @@ def _start_method(name: str | None) -> str:
 
 
 class RescaleLater(UserError):
-    """A worker was just replaced, and the next step has to report the episodes that it lost first."""
+    """A worker was just replaced, and the next step must first report the lost episodes."""
 
 
 def refuse_unreported(pool: WorkerPool) -> None:
-    """Raises RescaleLater where the next step has to report lost episodes."""
+    """Raise RescaleLater if the next step must report lost episodes."""
     if pool.restarts is not None and pool.restarts.unreported:
-        raise RescaleLater("A worker was just replaced, which the next step has to report; rescale after that step.")
+        raise RescaleLater("A worker was just replaced, and the next step reports this; rescale after that step.")
 
 
 def moved_pool(
@@ -353,14 +355,14 @@ def moved_pool(
     *,
     observation_mode: ObservationMode,
 ) -> WorkerPool:
-    """Another pool over environments in these states, which takes over the counts of the old one; that stays open.
+    """A new pool whose environments are in these states, with the counts of the old pool, which stays open.
 
-    Raises what opening a pool and setting states raise, and leaves nothing of the new pool then.
+    Raises any error from opening a pool or setting states; the new pool is then closed.
     """
     layout = old.batch.layout
     in_use = [env for worker in old.here for env in worker.envs]
     with global_generators_untouched():
-        # One that fails here is not restarted with new episodes: the old one still has these.
+        # Workers that fail here are not restarted with new episodes, because the old pool still has the episodes.
         new = opener.open(division, (layout.observation_space, layout.action_space), not_these=in_use)
         try:
             check_space_mismatches(new.space_mismatches, observation_mode)
@@ -378,10 +380,10 @@ def moved_pool(
 
 
 def close_left(old: WorkerPool) -> None:
-    """Closes the pool that was moved from; an environment of this process that fails there is a warning."""
+    """Close the old pool; an environment of this process that fails in close() causes a warning."""
     try:
         old.close()
-    except Exception as error:  # foreign code may raise anything; its state has moved on
+    except Exception as error:  # a user's environment may raise anything, and its state has been moved
         warnings.warn(
             f"An environment that was moved to another worker failed in close(): {type(error).__name__}: {error}",
             RuntimeWarning,
