@@ -1,4 +1,4 @@
-"""The settings of paper trading: one flat command line, or a file of the same names, made of those of its parts."""
+"""Settings of paper trading, from flags or from a file with the same names. Each part of a session defines its own."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,31 +29,34 @@ OnDifference = Literal["hold", "flatten"]
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """What trades, where, and under which name. Raises UserError where a value cannot be used."""
+    """The model, the broker and the name of the session.
+
+    Raises UserError if a value is invalid.
+    """
 
     model: Path | None = None
-    """Deployed model, such as models/NAME/current, run folder or checkpoint that trades. It must be given to trade."""
+    """Model to trade, required: a deployed model such as models/NAME/current, a run folder or a checkpoint."""
 
     broker: str | None = None
-    """Whose account trades: simulated (in this process, no account needed), alpaca, or your own module:Class; none:
-    simulated with a replay, else alpaca."""
+    """Broker: simulated (in this process, no account needed), alpaca, or your own module:Class; none: simulated for a
+    replay, otherwise alpaca."""
 
     name: str | None = None
-    """Name of the session, and of its folder; none: that of the model."""
+    """Name of the session and of its folder; none: the name of the model."""
 
     root: Path | None = None
-    """Folder of sessions; none: live/."""
+    """Folder that contains the session folders; none: live/."""
 
     on_difference: OnDifference = "hold"
-    """What is done with positions where the broker's account differs from the session's books, before it stops: hold
-    them as they are, or close all."""
+    """What to do with positions if the broker's account differs from the session's journal, before the session stops:
+    hold them, or close all."""
 
     on_error: OnDifference = "hold"
-    """What is done with positions where a feature fails or is no number any more, before the session stops: hold them
-    as they are, or close all."""
+    """What to do with positions if a feature fails or becomes NaN, before the session stops: hold them, or close
+    all."""
 
     take_over: bool = False
-    """Begin with an account that holds positions already; otherwise one that is not flat is refused."""
+    """Start with the positions that the account already holds; without it, an account with positions is refused."""
 
     def __post_init__(self) -> None:
         if self.broker is not None and ":" not in self.broker:
@@ -65,7 +68,7 @@ class SessionConfig:
 
 
 def check_session_name(name: str) -> None:
-    """Raise UserError where a name cannot be a folder's."""
+    """Raise UserError if the name cannot be the name of a folder."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}", name):
         raise UserError(
             f'name must be letters, digits, ".", "_", "+" and "-", beginning with a letter or digit, but got "{name}".'
@@ -77,13 +80,14 @@ ACTIONS = ("status", "stop", "flatten", "reconcile")
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """What is done with a session that trades or has ended; nothing: one is traded, by these settings."""
+    """What to do with an existing session; without an action, trade."""
 
     action: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[ACTION [NAME]]")] = ()
-    """status, stop, flatten or reconcile, and a session's name; none: the one that runs, or ran last (status: all)."""
+    """status, stop, flatten or reconcile, and the name of a session; no name: the running or latest one (status:
+    all)."""
 
     config: Path | None = None
-    """YAML or JSON file of settings, named as the flags are; flags win over it."""
+    """YAML or JSON file of settings under the names of the flags; flags override it."""
 
 
 _SETTINGS: dict[str, type] = {
@@ -97,16 +101,16 @@ _SETTINGS: dict[str, type] = {
     "market": ChangesOfMarket,
 }
 Settings = make_dataclass("Settings", list(_SETTINGS.items()), frozen=True, kw_only=True)
-"""What a file fills."""
+"""The settings that a file can contain."""
 CommandLine = make_dataclass("CommandLine", [("action", Action), *_SETTINGS.items()], frozen=True, kw_only=True)
-"""What the flags fill."""
+"""The settings that flags can set."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTradeConfig:
-    """The settings of one session. changes: settings of `MarketConditions` other than as trained.
+    """The settings of one session. changes: settings of `MarketConditions` that differ from training.
 
-    Raises UserError where two of them exclude each other.
+    Raises UserError if two settings exclude each other.
     """
 
     session: SessionConfig
@@ -120,17 +124,17 @@ class PaperTradeConfig:
 
     def __post_init__(self) -> None:
         if self.session.model is None:
-            raise UserError("A session needs a model that trades, such as --model models/NAME/current.")
+            raise UserError("A session needs a model to trade, such as --model models/NAME/current.")
         if "data" in self.changes:
-            raise UserError("--data is of training and evaluation; name recorded bars to trade on by --replay.")
+            raise UserError("--data is for training and evaluation; use --replay to trade on recorded bars.")
         if self.broker == "alpaca" and self.feed.replay is not None:
             raise UserError("--replay trades on recorded bars, which no real broker fills; use --broker simulated.")
         if self.broker == "simulated" and self.alpaca.live:
-            raise UserError("--live trades real money, and the simulated broker has none; leave one of the two out.")
+            raise UserError("--live trades real money, but the simulated broker has none; leave one of the two out.")
 
     @property
     def broker(self) -> str:
-        """The broker that is meant: the simulated one in a replay, Alpaca otherwise."""
+        """The broker: as set, or by default the simulated one for a replay and Alpaca otherwise."""
         return self.session.broker or ("alpaca" if self.feed.replay is None else "simulated")
 
     @property
@@ -139,7 +143,7 @@ class PaperTradeConfig:
         return self.session.model
 
     def as_data(self) -> dict[str, Any]:
-        """Every setting that is not its default, for the log."""
+        """Every setting that differs from its default, for the log."""
         parts = (self.session, self.feed, self.guards, self.alerts, self.retraining, self.alpaca, self.faults)
         given: dict[str, Any] = dict(self.changes)
         for part in parts:
@@ -149,7 +153,7 @@ class PaperTradeConfig:
 
 
 class PaperTradeStart:
-    """What one call of the command line asks for. action: None trades. name: of the session of an action."""
+    """The parsed command line. action: None to trade. name: of the session that the action is for."""
 
     def __init__(
         self,
@@ -163,12 +167,12 @@ class PaperTradeStart:
         self._values = values
 
     def config(self) -> PaperTradeConfig:
-        """The settings of the session to trade. Raises UserError where they cannot be used."""
+        """The settings of the session to trade. Raises UserError if they are invalid."""
         return paper_trade_config(self._values)
 
 
 def paper_trade_config(values: Mapping[str, Any]) -> PaperTradeConfig:
-    """The settings of these names. Raises UserError where a value cannot be used, or two exclude each other."""
+    """The settings with these values. Raises UserError if a value is invalid, or two settings exclude each other."""
     changes = {each.name: values[each.name] for each in fields(MarketConditions) if each.name in values}
     groups = {
         name: group(**{each.name: values[each.name] for each in fields(group) if each.name in values})
@@ -179,13 +183,13 @@ def paper_trade_config(values: Mapping[str, Any]) -> PaperTradeConfig:
 
 
 def parse_paper_trade(argv: Sequence[str], *, prog: str, description: str = "") -> PaperTradeStart:
-    """Read the command line, and the file that it names. Raises UserError about whatever cannot be used."""
+    """Read the command line and its settings file. Raises UserError if a value is invalid."""
     flags = read_flags(argv, CommandLine, prog=prog, description=description)
     words = flags.pop("action", ())
     if flags.get("real_money"):
         raise UserError(
-            "Real money is allowed by a line in a file, real_money: true, and not by a flag; write it into the file of "
-            "--config."
+            "Real money is allowed only by a line in the settings file, not by a flag; write real_money: true into the "
+            "file of --config."
         )
     if (file := flags.pop("config", None)) is not None:
         values = read_mapping(file)
@@ -193,9 +197,9 @@ def parse_paper_trade(argv: Sequence[str], *, prog: str, description: str = "") 
         flags = {**convert_settings(values, Settings, source=file), **flags}
     action: Any = words[0] if words else None
     if action is not None and action not in ACTIONS:
-        raise UserError(f'There is nothing called "{action}" to do with a session. {nearest(action, ACTIONS)}')
+        raise UserError(f'A session has no action "{action}". {nearest(action, ACTIONS)}')
     if len(words) > 2:
-        raise UserError(f"{action} is about one session, but got {' '.join(words[1:])}.")
+        raise UserError(f"{action} takes one session, but got {' '.join(words[1:])}.")
     if len(words) > 1:
         with naming_flags("name"):
             check_session_name(words[1])

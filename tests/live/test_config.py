@@ -22,7 +22,7 @@ def test_a_key_in_the_file_is_refused_without_repeating_it(tmp_path):
 
 
 def test_an_action_that_there_is_not_is_told_with_the_nearest():
-    with pytest.raises(UserError, match=r'nothing called "stopp" to do with a session.*stop'):
+    with pytest.raises(UserError, match=r'A session has no action "stopp"\..*stop'):
         parse_paper_trade(["stopp"], prog="paper-trade")
 
 

@@ -43,7 +43,7 @@ def test_a_session_that_has_ended_is_not_asked_to_stop_at_its_next_start(root, c
 
 def test_a_session_that_has_ended_closes_its_positions_at_its_next_start(root, capsys):
     assert main(["flatten", "eurusd", "--root", str(root)]) == 0
-    assert "it was stopped. Started again, it closes all positions, and stops." in capsys.readouterr().out
+    assert "it was stopped. Its next start closes all positions and stops." in capsys.readouterr().out
     assert Requests(root / "eurusd").poll().what == "flatten"
 
 
@@ -51,16 +51,16 @@ def test_a_session_that_trades_is_asked_to_stop(root, capsys):
     claim = FolderClaim(root / "eurusd")
     try:
         assert main(["stop", "--root", str(root)]) == 0
-        assert "The session eurusd stops, and holds its positions" in capsys.readouterr().out
+        assert "The session eurusd stops and holds its positions" in capsys.readouterr().out
         assert Requests(root / "eurusd").poll().what == "stop"
     finally:
         stopped(claim)
 
 
 def test_an_unknown_session_is_told_with_those_that_there_are(root, tmp_path, capsys):
-    assert 'holds no session "gold". Known names: eurusd.' in refusal(["status", "gold", "--root", str(root)], capsys)
+    assert 'has no session "gold". Known names: eurusd.' in refusal(["status", "gold", "--root", str(root)], capsys)
     said = refusal(["status", "gold", "--root", str(tmp_path / "none")], capsys)
-    assert 'holds no session "gold". It holds none at all; --root names another folder.' in said
+    assert 'has no session "gold". It has no session at all; name another folder with --root.' in said
 
 
 def test_the_last_sentence_is_told_once_and_times_are_plain(root, capsys):

@@ -1,4 +1,4 @@
-"""The settings of alerts: where the address of the webhook comes from, and how often the same thing is told."""
+"""Settings of alerts: where the webhook's address is stored, and how often the same alert is sent."""
 
 import os
 from collections.abc import Mapping
@@ -17,24 +17,24 @@ UrlFrom = Literal["environment", "keyring"]
 
 @dataclass(frozen=True, kw_only=True)
 class AlertConfig:
-    """Whom a session tells what happens. The address may hold a secret, and stands in no settings.
+    """Alerts to a webhook. Its address may contain a secret, so no setting contains it.
 
-    Raises UserError where a value cannot be used.
+    Raises UserError if a value is invalid.
     """
 
     alert_url_from: UrlFrom = "environment"
-    """Where the address of your webhook is kept: in the environment variable ML_PIPELINE_ALERT_URL (none set: no
-    alerts), or in the system's keyring, service ml-pipeline, name alert-url."""
+    """Where the address of your webhook is stored: in the environment variable ML_PIPELINE_ALERT_URL (unset: no
+    alerts), or in the system's keyring under service ml-pipeline, name alert-url."""
     alert_every_minutes: float = 10.0
-    """The same guard, and the same kind of event, is told at most once in so many minutes, with how often it
-    happened; 0: each time."""
+    """Minutes between two alerts about the same guard or kind of event; the later one has the count. 0: send every
+    alert."""
 
     def __post_init__(self) -> None:
         check_choice("alert_url_from", self.alert_url_from, get_args(UrlFrom))
         check_non_negative("alert_every_minutes", self.alert_every_minutes)
 
     def url(self, environment: Mapping[str, str] = os.environ) -> str | None:
-        """The address of the webhook; None: none is set. Raises UserError, without it, where it is wrong."""
+        """The address of the webhook, or None. Raises UserError, without showing it, if it is invalid."""
         url: str | None
         if self.alert_url_from == "keyring":
             url, where = _from_keyring(), f"the keyring ({KEYRING_SERVICE}, {KEYRING_NAME})"
@@ -46,7 +46,7 @@ class AlertConfig:
 
 
 def is_web_address(url: str) -> bool:
-    """Whether something can be posted to it."""
+    """Whether `url` is an HTTP address."""
     try:
         parts = urlsplit(url)
         return parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -64,7 +64,7 @@ def _from_keyring() -> str:
         ) from error
     try:
         url = keyring.get_password(KEYRING_SERVICE, KEYRING_NAME)
-    except Exception as error:  # each backend has errors of its own
+    except Exception as error:  # each backend raises different errors
         raise UserError(
             f"The keyring cannot be read ({type(error).__name__}); set {URL_VARIABLE}, and leave alert_url_from out."
         ) from error

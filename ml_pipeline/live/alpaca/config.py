@@ -1,6 +1,6 @@
-"""The settings of Alpaca: which account, which market data, where its servers are, and the locks before real money.
+"""Settings of Alpaca: account, market data, server addresses, and the locks on real money.
 
-Keys are never among them. Real money takes a flag, a line in the configuration, and the account's number as typed.
+They never include keys. Real money needs a flag, a line in the settings file, and the account number, typed.
 """
 
 from collections.abc import Callable
@@ -23,32 +23,35 @@ _SCHEMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class AlpacaConfig:
-    """Alpaca's account and market data. Raises UserError where a value cannot be used."""
+    """Alpaca's account and market data.
+
+    Raises UserError if a value is invalid.
+    """
 
     live: bool = False
-    """Trade real money: needs real_money in the configuration too, and the account's number typed on a terminal;
-    otherwise the paper account."""
+    """Trade real money. It also needs real_money in the settings file and the account number, typed on a terminal;
+    without it, the paper account trades."""
 
     real_money: bool = False
-    """Whether this configuration may trade real money, together with live."""
+    """Allow this settings file to trade real money, together with live."""
 
     alpaca_data_feed: AlpacaFeed = "iex"
-    """Market data of one exchange, free of charge (iex), or of all of them, which needs a subscription (sip)."""
+    """Market data: of one exchange, free (iex), or of all exchanges, by subscription (sip)."""
 
     alpaca_timeout_s: float = 5.0
-    """Longest wait in seconds for an answer of Alpaca; after it the order's outcome is asked for by its id."""
+    """Longest wait for an answer from Alpaca, in seconds; then the order is looked up by its ID."""
 
     alpaca_url: str | None = None
-    """Address of the trading server, such as that of a proxy; none: Alpaca's for the paper or the live account."""
+    """Address of the trading server, for a proxy; none: Alpaca's, for the paper or the live account."""
 
     alpaca_stream_url: str | None = None
-    """Address of the stream of order updates; none: Alpaca's for the paper or the live account."""
+    """Address of the stream of order updates; none: Alpaca's, for the paper or the live account."""
 
     alpaca_data_url: str | None = None
     """Address of the market data server; none: Alpaca's."""
 
     alpaca_data_stream_url: str | None = None
-    """Address of the stream of market data; none: Alpaca's for the feed."""
+    """Address of the stream of market data; none: Alpaca's, for the chosen feed."""
 
     def __post_init__(self) -> None:
         check_choice("alpaca_data_feed", self.alpaca_data_feed, get_args(AlpacaFeed))
@@ -66,51 +69,51 @@ def _check_address(name: str, address: str | None, schemes: tuple[str, ...]) -> 
     if address is None:
         return
     parts = urlsplit(address)
-    if parts.username or parts.password:  # which would stand in settings, logs and process lists
-        raise UserError(f"{name} must hold no user name or password; keys come from the environment or the keyring.")
+    if parts.username or parts.password:  # they would appear in settings, logs and process lists
+        raise UserError(f"{name} must not contain a user name or password; keys come from the environment or keyring.")
     if parts.scheme not in schemes or not parts.hostname:
         raise UserError(f'{name} must be an address such as {schemes[0]}://host, but got "{address}".')
     if parts.scheme == schemes[1] and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
         raise UserError(
-            f"{name} must begin with {schemes[0]}:// unless it is on this machine, for keys travel with every "
-            f'request, but got "{address}".'
+            f"{name} must begin with {schemes[0]}:// unless it is on this machine, because every request contains "
+            f'keys, but got "{address}".'
         )
 
 
 Ask = Callable[[str], str]
-"""Puts a question to a person on a terminal, and returns what was typed."""
+"""Asks the user a question on a terminal and returns the answer."""
 
 
 def check_real_money(config: AlpacaConfig) -> None:
-    """Raise UserError where one of the flag and the line is there without the other."""
+    """Raise UserError if only one of live and real_money is set."""
     if config.live and not config.real_money:
         raise UserError(
-            "--live trades real money, but the configuration does not allow it; write real_money: true into the file "
-            "of --config, or leave --live out to trade on paper."
+            "--live trades real money, but the settings do not allow it; write real_money: true into the file of "
+            "--config, or leave --live out to trade on paper."
         )
     if config.real_money and not config.live:
         raise UserError(
-            "The configuration says real_money: true, but --live is not given; give --live to trade real money, or "
-            "take real_money out to trade on paper."
+            "The settings have real_money: true, but --live is not given; add --live to trade real money, or remove "
+            "real_money to trade on paper."
         )
 
 
 def confirm_real_money(config: AlpacaConfig, account: str, ask: Ask | None) -> None:
-    """Have a person type the account's number before real money is traded; on paper it does nothing.
+    """Require the account number, typed, before real money is traded; does nothing on paper.
 
-    ask: None where there is no terminal. Raises UserError where any of the three is missing.
+    ask: None if there is no terminal. Raises UserError if one of the three locks is closed.
     """
     check_real_money(config)
     if not config.live:
         return
     if ask is None:
         raise UserError(
-            "Real money is traded only after its account's number was typed on a terminal, but there is none; start "
-            "this from a terminal, or leave --live and real_money out to trade on paper."
+            "Real money is traded only after the account number is typed on a terminal, but there is no terminal; "
+            "start this from a terminal, or leave --live and real_money out to trade on paper."
         )
-    typed = ask(f"This trades REAL MONEY in Alpaca's account {account}. Type the account's number to go on: ")
+    typed = ask(f"This trades REAL MONEY in Alpaca's account {account}. Type the account number to continue: ")
     if typed.strip() != account:
         raise UserError(
-            f"What was typed is not the account's number, {account}; nothing was traded. Start again to type it, or "
+            f"The typed text is not the account number, {account}; nothing was traded. Start again to type it, or "
             "leave --live and real_money out to trade on paper."
         )

@@ -1,6 +1,6 @@
-"""What may go wrong at the simulated broker: how often, as settings, and which orders and bars it meets.
+"""Faults of the simulated broker: their rates, as settings, and the orders and bars that they hit.
 
-Whether something does follows from a seed and a name alone, whenever it is drawn."""
+Whether a fault occurs depends only on a seed and a name, not on when it is drawn."""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,30 +17,30 @@ RestOfOrder = Literal["open", "canceled"]
 class SimulatedFaults:
     """Faults of the simulated broker.
 
-    Which order or bar they meet follows from `sim_seed` and from the order's id or the bar's time, so that a session
-    that is started again meets the same ones. Raises UserError if a value is out of range.
+    `sim_seed` and the order's ID or the bar's time determine which orders and bars are hit, so a restarted session
+    meets the same faults. Raises UserError if a value is out of range.
     """
 
     sim_latency_s: float = 0.0
-    """Seconds from the close that an order is decided on to its arrival in the market; an order that arrives within a
-    bar is filled at a price on the straight line from the bar's open to its close."""
+    """Seconds from the close of the decision to the arrival of its orders in the market; an order that arrives within
+    a bar is filled at a price interpolated from the bar's open to its close."""
     sim_latency_jitter_s: float = 0.0
-    """Largest number of seconds that come on top of sim_latency_s, drawn for each order."""
+    """Largest additional latency in seconds, drawn for each order."""
     sim_partial_fill_rate: float = 0.0
-    """Part of all orders, from 0 to 1, that are filled only in part in the bar that they arrive in."""
+    """Fraction of orders, from 0 to 1, that are only partly filled in the bar of their arrival."""
     sim_rest_of_order: RestOfOrder = "canceled"
-    """What becomes of the rest of an order that was filled in part: canceled, or open for the next bar."""
+    """What happens to the rest of a partly filled order: canceled, or open for the next bar."""
     sim_reject_rate: float = 0.0
-    """Part of all orders, from 0 to 1, that the broker rejects, for lack of buying power or because the symbol cannot
+    """Fraction of orders, from 0 to 1, that the broker rejects, for lack of buying power or because the symbol cannot
     be traded now."""
     sim_lost_answer_rate: float = 0.0
-    """Part of all times that orders are sent, from 0 to 1, in which the broker takes them but its answer is lost."""
+    """Fraction of submissions, from 0 to 1, that the broker accepts but whose answer is lost."""
     sim_outage_rate: float = 0.0
-    """Chance that the broker cannot be reached from a bar on, from 0 to 1; the market goes on meanwhile."""
+    """Probability, from 0 to 1, that an outage begins at a bar; the market stays open during it."""
     sim_outage_bars: int = 1
-    """Number of bars that an outage lasts."""
+    """Length of an outage in bars."""
     sim_seed: int = 0
-    """Seed of these faults."""
+    """Seed of the faults."""
 
     def __post_init__(self) -> None:
         for name in ("sim_latency_s", "sim_latency_jitter_s"):
@@ -53,7 +53,7 @@ class SimulatedFaults:
 
 
 _REASONS = ("insufficient buying power", "{symbol} cannot be traded now")
-# An order that is filled in part is filled to at least this part and at most 1 less this part.
+# A partly filled order is filled to at least this fraction, and at most 1 minus this fraction.
 _LEAST_PART = 0.1
 
 
@@ -64,7 +64,7 @@ class Chance:
         self._faults = faults
 
     def latency(self, order_id: str) -> np.timedelta64:
-        """How long an order is on its way."""
+        """How long an order takes to arrive."""
         faults = self._faults
         seconds = faults.sim_latency_s
         if faults.sim_latency_jitter_s:
@@ -72,7 +72,7 @@ class Chance:
         return np.timedelta64(round(seconds * 1e9), "ns")
 
     def part_filled(self, order_id: str) -> float:
-        """The part of the order that is filled in its first bar; mostly 1."""
+        """Fraction of the order that is filled in its first bar; usually 1."""
         if not self._meets(self._faults.sim_partial_fill_rate, "partial", order_id):
             return 1.0
         return _LEAST_PART + (1.0 - 2.0 * _LEAST_PART) * self._drawn("part", order_id)
@@ -84,17 +84,17 @@ class Chance:
         return _REASONS[int(self._drawn("reason", order_id) * len(_REASONS))].format(symbol=symbol)
 
     def loses_answer(self, order_id: str) -> bool:
-        """Whether the answer to orders of which this is the first is lost."""
+        """Whether the answer to a submission is lost. order_id: of its first order."""
         return self._meets(self._faults.sim_lost_answer_rate, "answer", order_id)
 
     def outage_begins(self, time: np.datetime64) -> bool:
-        """Whether the broker cannot be reached from the bar of this time on."""
+        """Whether an outage begins at the bar of this time."""
         return self._meets(self._faults.sim_outage_rate, "outage", str(time.astype("datetime64[ns]")))
 
     def _meets(self, rate: float, what: str, name: str) -> bool:
         return rate > 0.0 and self._drawn(what, name) < rate
 
     def _drawn(self, what: str, name: str) -> float:
-        """A number of 0 to below 1."""
+        """A number in [0, 1) that depends on the arguments and the seed only."""
         digest = hashlib.blake2b(repr((self._faults.sim_seed, what, name)).encode(), digest_size=6).digest()
         return int.from_bytes(digest) / 2**48

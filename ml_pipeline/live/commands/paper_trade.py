@@ -1,4 +1,4 @@
-"""Command: let a trained policy trade, bar by bar, and look at or end what trades.
+"""Command: trade a trained policy bar by bar, and show, end or reconcile sessions.
 
 ml-pipeline paper-trade --model models/eurusd_5m/current --broker simulated --replay prices.csv --speed 60
 ml-pipeline paper-trade --model checkpoints/RUN/best.pt --config trade.yaml
@@ -26,17 +26,16 @@ from ml_pipeline.runtime.interrupts import Interrupted, exiting_at_once
 
 PROG = "paper-trade"
 _EVERY_S = 1.0
-_NEXT_LINE = "\n          "  # below the sentence, which stands behind the time
+_NEXT_LINE = "\n          "  # aligned with the sentence, which follows the time
 LOOK_AT_IT = 3
-"""The exit code after which a service manager does not start the session again."""
+"""The exit code after which a service manager does not restart the session."""
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Trade until the bars end or somebody asks for an end, and return 0; or do the action, and return 0.
+    """Trade until the bars end or a stop is requested, or perform the action. Returns 0.
 
-    Returns 3 where a guard, a difference, a feature that failed or the end of the money ended the session, so that a
-    person is to look, and 128 + the signal where one ended it. Exits with code 2 after one sentence where something
-    cannot be used.
+    Returns 3 if a guard, a difference, a failed feature or ruin ended the session, which needs attention, and
+    128 + signal if a signal did. Exits with code 2 after one sentence if something is invalid.
     """
     with entry(prog):
         start = parse_paper_trade(argv, prog=prog, description=COMMANDS["paper-trade"].sentence)
@@ -57,7 +56,7 @@ def _act(start: PaperTradeStart) -> int:
 
 
 def _show_status(start: PaperTradeStart) -> int:
-    """The first session on one screen, the others in one line each."""
+    """Print the first session on one screen, and the others in one line each."""
     first, *others = find_sessions(start.root, start.name)
     print(*status_lines(first), sep="\n")
     if others:
@@ -67,15 +66,15 @@ def _show_status(start: PaperTradeStart) -> int:
 
 def _ask_for_end(folder: Path, what: Asked) -> None:
     how = ended(folder)
-    if how is not None and what == "stop":  # the request would wait, and stop the next start at once
+    if how is not None and what == "stop":  # the request would stay and stop the next start
         print(f"{how} There is nothing to stop.")
         return
     ask(folder, what)
     if how is not None:
-        print(f"{how} Started again, it closes all positions, and stops.")
+        print(f"{how} Its next start closes all positions and stops.")
         return
-    done = "stops, and holds its positions" if what == "stop" else "closes all positions, and stops"
-    print(f"The session {folder.name} {done}; `ml-pipeline paper-trade status {folder.name}` shows it.")
+    done = "stops and holds its positions" if what == "stop" else "closes all positions and stops"
+    print(f"The session {folder.name} {done}; see `ml-pipeline paper-trade status {folder.name}`.")
 
 
 def _reconcile(folder: Path) -> int:
@@ -84,12 +83,12 @@ def _reconcile(folder: Path) -> int:
 
     found = reconcile_session(folder)
     print(found.text)
-    print(f"\nWritten to {shown_path(found.page)}, and settings for the next training to {shown_path(found.settings)}")
+    print(f"\nWritten to {shown_path(found.page)}; settings for the next training: {shown_path(found.settings)}")
     return 0
 
 
 def _trade(config: PaperTradeConfig) -> int:
-    with exiting_at_once():  # torch, which takes seconds
+    with exiting_at_once():  # importing torch takes seconds
         from ml_pipeline.live.recovery import AccountDiffers
         from ml_pipeline.live.session import PaperTrading
         from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
@@ -121,7 +120,7 @@ def _trade(config: PaperTradeConfig) -> int:
 
 
 class _Terminal:
-    """Prints what happens, at most one thing a second: what happens meanwhile is counted."""
+    """Prints at most one message per second and counts the others."""
 
     def __init__(self) -> None:
         self._at = -_EVERY_S
@@ -134,11 +133,11 @@ class _Terminal:
             return
         self.finish()
         self._at = now
-        with suppress(RuntimeError):  # a signal met the main thread while it was writing to the terminal
+        with suppress(RuntimeError):  # a signal arrived while the main thread was writing to the terminal
             print(time.strftime("%H:%M:%S"), sentence.replace("\n", _NEXT_LINE), sep="  ", flush=True)
 
     def finish(self) -> None:
-        """Tell how much was not told."""
+        """Print how many messages were skipped."""
         if left := sum(self._left.values()):
             print(f"          and {counted(left, 'more line')} in live.jsonl", flush=True)
         self._left.clear()

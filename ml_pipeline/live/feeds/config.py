@@ -1,4 +1,4 @@
-"""The settings of where bars come from, and of what is done when they do not."""
+"""Settings of the feed: where bars come from, and what happens if they are missing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,50 +15,51 @@ FollowClock = Literal["utc", "bars"]
 
 @dataclass(frozen=True, kw_only=True)
 class FeedConfig:
-    """Where bars come from. Neither `replay` nor `follow`: from the broker.
+    """Where bars come from: a replay, a growing file, or else the broker.
 
-    Raises UserError where a value is out of range, or where two settings exclude each other.
+    Raises UserError if a value is out of range, or two settings exclude each other.
     """
 
     replay: Path | None = None
-    """Recorded bars to trade on as if they came now: a CSV or Parquet file, or a folder with one file per symbol."""
+    """Recorded bars to trade on as if they arrived now: a CSV or Parquet file, or a folder with one file per symbol."""
 
     replay_from: str | None = None
-    """Time of the first bar to trade on in a replay, such as 2024-03-01 or 2024-03-01T14:30 (UTC); those before it warm
-    features up. None: the first bar with complete features."""
+    """Time of the first bar that a replay trades on, such as 2024-03-01 or 2024-03-01T14:30 (UTC); earlier bars warm
+    up the features. None: the first bar with complete features."""
 
     speed: float | None = None
-    """How many times as fast as real time a replay runs, by the times at which bars close; none: as fast as it can."""
+    """Speed of a replay as a multiple of real time, such as 60; none: as fast as possible."""
 
     follow: Path | None = None
-    """A CSV or Parquet file, or a folder with one file per symbol, that another program appends bars to."""
+    """CSV or Parquet file, or folder with one file per symbol, to which another program appends bars."""
 
     follow_clock: FollowClock = "utc"
-    """By which clock bars of a followed file close: this machine's (utc), or the times in the file alone (bars), where
-    a bar has closed once the next one begins."""
+    """Clock that closes the bars of a followed file: this machine's (utc), or the times in the file (bars), so that a
+    bar closes when the next one begins."""
 
     bar_wait_s: float = 5.0
-    """How long after its close a bar that some symbol lacks is waited for, in seconds; then the others go on."""
+    """Seconds to wait after the close for symbols whose bar is missing; then the session continues without them."""
 
     bar_fetches: int = 3
-    """How often a missed bar is fetched again, a second apart, before the next decision."""
+    """How often to fetch a missing bar from the history, one second apart, before the next decision."""
 
     silent_bars: int = 3
-    """So many bars in a row that do not come while the market is open are told as a gap."""
+    """Number of missing bars in a row, while the market is open, that are reported as a gap."""
 
     on_gap: OnGap = "wait"
-    """What a gap in the bars does: no orders until bars are complete again (wait), or close all positions (flatten)."""
+    """What to do at a gap in the bars: place no orders until bars are complete again (wait), or close all positions
+    (flatten)."""
 
     warmup_bars: int | None = None
     """Number of bars before the start to load from the broker or a followed file; none: the latest 500 of the broker,
-    or the whole file. A replay loads all that there are."""
+    or the whole file. A replay loads all earlier bars."""
 
     def __post_init__(self) -> None:
         if self.replay is not None and self.follow is not None:
-            raise UserError("replay and follow each say where bars come from; leave one of them out.")
+            raise UserError("replay and follow are two sources of bars; leave one of them out.")
         for name in ("replay_from", "speed"):
             if getattr(self, name) is not None and self.replay is None:
-                raise UserError(f"{name} is about a replay; name recorded bars with replay, or leave it out.")
+                raise UserError(f"{name} applies to a replay; set replay to recorded bars, or leave it out.")
         _ = self.replay_begins
         if self.speed is not None:
             check_positive("speed", self.speed)
@@ -72,7 +73,7 @@ class FeedConfig:
 
     @property
     def replay_begins(self) -> np.datetime64 | None:
-        """`replay_from`, read. Raises UserError where it is no time."""
+        """`replay_from` as a time. Raises UserError if it is not a time."""
         if self.replay_from is None:
             return None
         try:

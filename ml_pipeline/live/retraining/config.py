@@ -1,4 +1,4 @@
-"""The settings of retraining: how often, on which bars, how long, and what a new model must be to trade."""
+"""Settings of retraining: how often, on which bars, how long, and what a new model must achieve to trade."""
 
 import math
 import re
@@ -17,7 +17,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
 
 
 class Interval(NamedTuple):
-    """How much lies between two retrainings: a span of time or a number of bars; the other one is None."""
+    """The interval between two retrainings: a time span or a number of bars; the other one is None."""
 
     span: np.timedelta64 | None
     bars: int | None
@@ -25,50 +25,51 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainConfig:
-    """A model that is kept current while it trades.
+    """Retraining of the model while it trades.
 
-    Raises UserError where a value is out of range.
+    Raises UserError if a value is out of range.
     """
 
     retrain_every: int | str | None = None
-    """Train anew each time so much has come: a span such as 7d or 12h, or a number of bars; none: never."""
+    """Interval between retrainings: a time span such as 7d or 12h, or a number of bars such as 2000; none: never."""
 
     retrain_from: RetrainFrom = "deployed"
-    """What a retraining begins with: the weights and the scaling of the model that trades (deployed), or neither
-    (anew)."""
+    """Starting point of a retraining: the weights and the scaler of the current model (deployed), or neither (anew)."""
 
     retrain_bars: int | None = None
-    """Number of latest bars that it may use; none: all that there are."""
+    """Number of latest bars to use; none: all."""
 
     retrain_data: Path | None = None
-    """File or folder of bars from before the session that it learns from as well; none: from those of the session
-    alone."""
+    """File or folder of bars from before the session, added to the training bars; none: bars of the session only."""
 
     retrain_validation: float = 0.2
-    """Fraction of the session's bars, the latest, that it is not trained on: both models are compared there."""
+    """Fraction of the session's bars, the latest, kept for validation: the new model is compared with the current one
+    on them."""
 
     retrain_timesteps: int | None = None
-    """Environment steps of a retraining; none: as many as the model that trades was trained for."""
+    """Environment steps of a retraining; none: as many as the current model was trained for."""
 
     retrain_min_dsr: float = 0.95
-    """Least deflated Sharpe ratio there, as the best of all its checkpoints, for a new model to trade; 0: any."""
+    """Lowest deflated Sharpe ratio on the validation bars, counting all checkpoints, for a new model to trade; 0: no
+    minimum."""
 
     retrain_margin: float = 1.0
-    """By more than so many standard errors it must beat the model that trades on those bars."""
+    """Standard errors by which a new model must beat the current one on the validation bars; a larger value switches
+    less often."""
 
     retrain_cores: int = 1
-    """Number of processor cores that a retraining may use; it has the lowest priority there."""
+    """Number of processor cores for a retraining, at the lowest priority."""
 
     retrain_time_limit_s: float = 6 * 3_600.0
-    """Longest time of a retraining in seconds; one that takes longer is ended."""
+    """Time limit of a retraining in seconds; after it the retraining is ended."""
 
     retrain_wait: bool = False
-    """Wait for a retraining at the bar where it is due, which gives a replay the same result at any speed; otherwise
-    the model before it goes on until then."""
+    """Wait at the bar where a retraining is due until it has finished, so that a replay has the same result at any
+    speed; otherwise the current model keeps trading meanwhile."""
 
     retrain_models_dir: Path | None = None
-    """Folder of models that new versions are written to; none: the one that the model was deployed in, or models/ in
-    the folder of the session."""
+    """Folder of models for new versions; none: the folder that the model was deployed in, or models/ in the session's
+    folder."""
 
     def __post_init__(self) -> None:
         _ = self.interval
@@ -84,12 +85,13 @@ class RetrainConfig:
 
     @property
     def interval(self) -> Interval | None:
-        """`retrain_every`, read; None: never. Raises UserError where it is neither a span nor a number of bars."""
+        """`retrain_every` as an interval; None: never. Raises UserError if it is neither a span nor a number of
+        bars."""
         return None if self.retrain_every is None else read_interval(self.retrain_every)
 
 
 def read_interval(text: int | str) -> Interval:
-    """The interval that a text such as 7d, or a number of bars, means. Raises UserError for anything else.
+    """Parse a time span such as 7d, or a number of bars. Raises UserError for anything else.
 
     >>> read_interval("12h").span, read_interval("500").bars
     (np.timedelta64(43200,'s'), 500)
@@ -109,10 +111,10 @@ Times = NDArray[np.datetime64]
 
 
 def due_bar(times: Times, since: np.datetime64, interval: Interval) -> int | None:
-    """The index of the bar at which the latest retraining after `since` is due; None where none is due yet.
+    """Index of the bar at which the latest retraining after `since` is due; None if none is due yet.
 
-    times: datetime64 (T,) of the bars so far, in order. Where several are due, as after a stop of weeks, the latest
-    takes their place: it has all bars that they would have had.
+    times: datetime64 (T,) of the bars so far, in order. If several are due, as after a stop of weeks, only the latest
+    counts: it has all the bars of the others.
 
     >>> days = np.arange("2024-01-01", "2024-01-11", dtype="datetime64[D]")
     >>> due_bar(days, days[0], Interval(np.timedelta64(4, "D"), None))
@@ -121,7 +123,7 @@ def due_bar(times: Times, since: np.datetime64, interval: Interval) -> int | Non
     6
     >>> due_bar(days, days[8], Interval(None, 6))
     """
-    after = int(np.searchsorted(times, since, side="right"))  # of the first bar that came since
+    after = int(np.searchsorted(times, since, side="right"))  # index of the first bar after `since`
     if interval.bars is not None:
         n_times = (len(times) - after) // interval.bars
         return after + n_times * interval.bars - 1 if n_times else None

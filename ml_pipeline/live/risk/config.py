@@ -1,4 +1,4 @@
-"""The settings of guards: what may not be ordered, what ends a session, and what is only told."""
+"""Settings of guards: what may not be ordered, what ends a session, and what is only reported."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,20 +21,19 @@ _ACTIONS_AT_AN_END = ("guard_on_loss", "on_kill_file")
 
 @dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    """What orders and losses are allowed in live trading, besides the rules that the policy was trained with.
+    """Limits on orders and losses in live trading, on top of the rules of the training.
 
-    An order beyond a limit is refused, not cut to it; one that only reduces a position is always allowed. Limits are
-    off unless they are set, so that a replay makes the ledger of the backtest. Impossible actions and prices, crossed
-    quotes, late data and a closed market are always refused. Raises UserError where a value cannot be used.
+    An order beyond a limit is refused, not reduced. An order that only reduces a position is always allowed. Limits
+    are off by default, so that a replay reproduces the ledger of the backtest. Impossible actions and prices, crossed
+    quotes, late data and orders in a closed market are always refused. Raises UserError if a value is invalid.
     """
 
     guard_position: float | None = None
-    """Largest position in one symbol that an order may lead to, as a fraction of equity; none: no limit."""
+    """Largest position in one symbol after an order, as a fraction of equity; none: no limit."""
     guard_position_money: float | None = None
-    """Largest position in one symbol that an order may lead to, in money; none: no limit."""
+    """Largest position in one symbol after an order, in money; none: no limit."""
     guard_gross: float | None = None
-    """Largest sum of all positions, long and short, that orders may lead to, as a fraction of equity; none: no
-    limit."""
+    """Largest sum of all positions, long and short, after the orders, as a fraction of equity; none: no limit."""
     guard_order: float | None = None
     """Largest order, as a fraction of equity; none: no limit."""
     guard_order_money: float | None = None
@@ -42,38 +41,39 @@ class GuardConfig:
     guard_orders_per_minute: int | None = None
     """Largest number of orders within 60 seconds; none: no limit."""
     guard_daily_loss: float | None = None
-    """Loss of a day at which trading ends, as a fraction of the equity that the day began with; none: no limit."""
+    """Daily loss that ends trading, as a fraction of the equity at the start of the day; none: no limit."""
     guard_daily_loss_money: float | None = None
-    """Loss of a day at which trading ends, in money; none: no limit."""
+    """Daily loss that ends trading, in money; none: no limit."""
     guard_drawdown: float | None = None
-    """Fall from the highest equity of the session at which trading ends, as a fraction of it; none: no limit."""
+    """Drawdown from the session's highest equity that ends trading, as a fraction of that equity; none: no limit."""
     guard_on_loss: OnLoss = "flatten"
-    """What a loss limit does before it ends the session: close all positions, or hold them as they are."""
+    """What to do at a loss limit before the session ends: close all positions (flatten), or hold them."""
     guard_reset: str | None = None
-    """Trade again after a loss limit ended the session at this time, which its sentence names, and count losses anew;
-    a later loss ends the session again."""
+    """Time at which a loss limit ended the session, as its message gives it: trade again and count losses from zero.
+    A later loss ends the session again."""
     guard_stale_s: float | None = None
-    """Age of bars, in seconds since they closed, beyond which nothing is ordered on them; none: the length of a bar."""
+    """Largest age of bars to trade on, in seconds since their close; none: the length of a bar."""
     guard_price_jump: float | None = None
-    """Largest change of a price from one bar to the next, as a fraction; a symbol beyond it is not traded on that bar;
-    none: no limit."""
+    """Largest change of a price from one bar to the next, as a fraction; beyond it the symbol is not traded on that
+    bar; none: no limit."""
     guard_price_jump_deviations: float | None = None
-    """The same in standard deviations of the symbol's changes per bar so far, the latest counting most; none: no
-    limit."""
+    """The same limit in standard deviations of the symbol's earlier changes per bar, recent ones weighted most; none:
+    no limit."""
     guard_features: Response = "warn"
-    """What happens on a bar with a feature outside the range seen in training: only tell, hold positions, or close
-    them."""
+    """What to do on a bar with a feature outside its range in training: only report it (warn), hold positions, or
+    close them (flatten)."""
     guard_features_beyond: float = 0.5
-    """How far outside that range a feature may lie, as a fraction of the width of the range."""
+    """How far a feature may lie outside its range in training, as a fraction of the width of the range."""
     guard_half_day: Response = "warn"
-    """What happens in a session that is shorter than usual: only tell, hold positions, or close them."""
+    """What to do in a market session that is shorter than usual: only report it (warn), hold positions, or close them
+    (flatten)."""
     guard_halt_bars: int | None = None
-    """Number of bars without one of a symbol after which it counts as halted, and is not traded until it has one;
-    none: never."""
+    """Number of missing bars after which a symbol counts as halted and is not traded until its next bar; none:
+    never."""
     kill_file: Path | None = None
-    """A file of your own: as long as it exists, nothing is ordered."""
+    """File that stops all orders as long as it exists; you create and remove it."""
     on_kill_file: OnLoss = "hold"
-    """What happens to positions when the kill file appears: hold them, or close all."""
+    """What to do with positions when the kill file appears: hold them, or close all (flatten)."""
 
     def __post_init__(self) -> None:
         for name in (*_FRACTIONS, *_AMOUNTS, "guard_stale_s", "guard_price_jump_deviations"):
@@ -101,5 +101,5 @@ class GuardConfig:
         if np.isnat(time):
             raise UserError(
                 "guard_reset must be the time at which the loss limit ended the session, such as "
-                f'2026-03-02T15:30, but got "{self.guard_reset}"; the sentence in live.jsonl names it.'
+                f'2026-03-02T15:30, but got "{self.guard_reset}"; the message in live.jsonl gives it.'
             )

@@ -19,7 +19,7 @@ def test_a_key_in_the_file_of_settings_is_refused_without_repeating_it(tmp_path)
 
 
 def test_real_money_is_allowed_by_a_line_in_a_file_and_by_no_flag(tmp_path):
-    with pytest.raises(UserError, match="real_money: true, and not by a flag"):
+    with pytest.raises(UserError, match="by a line in the settings file, not by a flag"):
         parse("--model", "x", "--live", "--real-money")
     file = tmp_path / "trade.yaml"
     file.write_text("model: models/x\nreal_money: true\n")

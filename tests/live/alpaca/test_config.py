@@ -20,7 +20,10 @@ def test_paper_is_the_default():
         ({"alpaca_data_url": "ws://127.0.0.1"}, "alpaca_data_url must be an address such as https://host"),
         ({"alpaca_data_url": "http://data.example"}, "alpaca_data_url must begin with https:// unless"),
         ({"alpaca_data_stream_url": "ws://data.example"}, "alpaca_data_stream_url must begin with wss:// unless"),
-        ({"alpaca_data_url": "https://me:word@data.example"}, "alpaca_data_url must hold no user name or password"),
+        (
+            {"alpaca_data_url": "https://me:word@data.example"},
+            "alpaca_data_url must not contain a user name or password",
+        ),
         ({"alpaca_url": "http://127.0.0.1:1"}, "alpaca_stream_url names no stream"),
     ],
 )
@@ -46,7 +49,7 @@ def never(question):
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        (AlpacaConfig(live=True), "--live trades real money, but the configuration does not allow it"),
+        (AlpacaConfig(live=True), "--live trades real money, but the settings do not allow it"),
         (AlpacaConfig(real_money=True), "real_money: true, but --live is not given"),
     ],
 )
@@ -56,13 +59,13 @@ def test_the_flag_and_the_line_need_each_other(config, sentence):
 
 
 def test_without_a_terminal_no_real_money_is_traded():
-    with pytest.raises(UserError, match="there is none"):
+    with pytest.raises(UserError, match="there is no terminal"):
         confirm_real_money(REAL, ACCOUNT, None)
 
 
 @pytest.mark.parametrize("typed", ["", "yes", "12345678", "1234567890"])
 def test_what_is_not_the_accounts_number_is_refused(typed):
-    with pytest.raises(UserError, match="not the account's number"):
+    with pytest.raises(UserError, match="not the account number"):
         confirm_real_money(REAL, ACCOUNT, lambda question: typed)
 
 

@@ -25,8 +25,8 @@ def test_a_replay_begins_at_a_time(written):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"replay": Path("a.csv"), "follow": Path("b.csv")}, "replay and follow each say where bars come from"),
-        ({"speed": 60.0}, "speed is about a replay"),
+        ({"replay": Path("a.csv"), "follow": Path("b.csv")}, "replay and follow are two sources of bars"),
+        ({"speed": 60.0}, "speed applies to a replay"),
         ({"replay": Path("a.csv"), "speed": 0.0}, "speed must be above 0"),
         ({"replay": Path("a.csv"), "replay_from": "monday"}, 'replay_from must be a time such as .* but got "monday"'),
         ({"replay": Path("a.csv"), "replay_from": ""}, 'replay_from must be a time such as .* but got ""'),
