@@ -1,6 +1,6 @@
-"""Tells a person by a webhook what happens in a session: in words, with the whole event beside them.
+"""Post the events of a session to a webhook, each as a sentence and as data.
 
-Messages are delivered from a thread of its own, so that it can neither slow nor end trading.
+A separate thread delivers the messages, so that delivery can neither slow nor end trading.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ from ml_pipeline.live.alerting.alert_config import AlertConfig
 from ml_pipeline.live.record.session_log import plain
 
 _AGAIN = frozenset({408, 425, 429, *range(500, 600)})
-"""HTTP status codes of failures that may pass."""
+"""HTTP status codes of temporary failures."""
 _LONGEST_WAIT_S = 60.0
 _LOOK_S = 0.1
-"""So often an idle thread looks whether it is to end."""
+"""Interval at which an idle thread checks whether to end."""
 
 
 class Webhook:
-    """Posts JSON objects in their order; each is tried several times, at growing intervals.
+    """Posts JSON objects in order, each with several tries at growing intervals.
 
-    Nothing here raises or waits but `close`. What could not be delivered is told by `take_failures`, in sentences that
-    name the host alone: the rest of the address may be a secret.
+    Only `close` waits, and nothing raises. `take_failures` returns a message for each failed delivery, which names only
+    the host: the rest of the address may be a secret.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Webhook:
         first_wait_s: float = 1.0,
         most_waiting: int = 100,
     ) -> None:
-        """timeout_s: for each step of a try. first_wait_s: after the first failure, doubled after each other one.
-        most_waiting: so many messages are kept while the receiver is away; others are not delivered.
+        """timeout_s: for each step of a try. first_wait_s: pause after the first failure, doubled after each other one.
+        most_waiting: messages kept while the receiver is unreachable; further ones are dropped.
         """
         self._url = url
         self._host = urlsplit(url).hostname
@@ -60,7 +60,7 @@ class Webhook:
         self._opener = urllib.request.build_opener(_NoRedirects)
 
     def post(self, message: Mapping[str, Any]) -> None:
-        """Have a message delivered soon."""
+        """Queue a message for delivery."""
         if self._closed:
             return
         try:
@@ -74,10 +74,10 @@ class Webhook:
         try:
             self._waiting.put_nowait(data)
         except queue.Full:
-            self._failures.put(f"An alert is not delivered: {self._waiting.maxsize:,} others wait for {self._host}.")
+            self._failures.put(f"An alert was dropped: {self._waiting.maxsize:,} others wait for {self._host}.")
 
     def take_failures(self) -> list[str]:
-        """What could not be delivered since the last call, a sentence for each."""
+        """A message for each failed delivery since the last call."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -85,7 +85,7 @@ class Webhook:
         return found
 
     def close(self, *, within_s: float = 5.0) -> None:
-        """Have what waits delivered, each by one more try; what takes longer than the limit is left and told."""
+        """Deliver the waiting messages with one more try each; report those that the time limit leaves."""
         if self._closed:
             return
         self._closed = True
@@ -107,7 +107,7 @@ class Webhook:
                 continue
             try:
                 self._deliver(data)
-            except Exception as error:  # a receiver may answer with anything, and this thread must go on
+            except Exception as error:  # a receiver may answer with anything; this thread must continue
                 self._failures.put(f"An alert was not delivered to {self._host}: {type(error).__name__}.")
 
     def _deliver(self, data: bytes) -> None:
@@ -124,7 +124,7 @@ class Webhook:
         self._failures.put(f"An alert was not delivered to {self._host} in {tries}: {why}.")
 
     def _try(self, data: bytes) -> tuple[str, bool, float]:
-        """(why it failed, or nothing; whether that may pass; how long the receiver asks to wait, in s)."""
+        """(why it failed, or ""; whether the failure may be temporary; wait that the receiver requests, in s)."""
         headers = {"Content-Type": "application/json", "User-Agent": "ml-pipeline"}
         request = urllib.request.Request(self._url, data, headers, method="POST")
         try:
@@ -140,7 +140,7 @@ class Webhook:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would turn the message into a GET, and may lead to anybody."""
+    """Refuses redirects: they turn the message into a GET, and may lead to any host."""
 
     def redirect_request(self, *arguments: Any, **named: Any) -> None:
         return None
@@ -154,7 +154,7 @@ def _kind(error: object) -> str:
 
 
 def _seconds(text: str | None) -> float:
-    """What Retry-After asks for in seconds; 0 where it names a date or nothing."""
+    """The seconds in a Retry-After header; 0 if it is a date or missing."""
     return float(text) if text is not None and text.isdecimal() and len(text) < 9 else 0.0
 
 
@@ -164,11 +164,11 @@ _ALWAYS = frozenset({"start", "stop"})
 TOLD = frozenset(
     {*_ALWAYS, "refusal", "gap", "missed", "difference", "broker_away", "broker_back", "model", "retrain", "alert"}
 )
-"""The events of live.jsonl that are told."""
+"""The events of live.jsonl that are posted."""
 
 
 class Receiver(Protocol):
-    """What delivers messages: a `Webhook`."""
+    """Delivers messages, such as a `Webhook`."""
 
     def post(self, message: Mapping[str, Any]) -> None: ...
 
@@ -178,9 +178,9 @@ class Receiver(Protocol):
 
 
 class Alerts:
-    """Tells events; the same guard, and the same kind of event, at most once in a while, with how often it happened.
+    """Posts events; the same guard or kind of event at most once per interval, with a count.
 
-    Without a receiver it does nothing. It never raises and never waits, but for seconds in `close`.
+    Without a receiver it does nothing. It never raises, and waits only in `close`, for some seconds.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class Alerts:
         every_s: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """session: its name, with which each message begins. every_s: the while. clock: in seconds."""
+        """session: its name, which begins each message. every_s: the interval. clock: in seconds."""
         self._session = session
         self._receiver = receiver
         self._every_s = every_s
@@ -207,7 +207,7 @@ class Alerts:
         self.close()
 
     def tell(self, event: str, bar: np.datetime64 | None, values: Mapping[str, Any]) -> None:
-        """Tell an event of live.jsonl, with the same values, if it is one that is told."""
+        """Post an event of live.jsonl, with the same values, if it is in `TOLD`."""
         if self._receiver is None or event not in TOLD:
             return
         untold = 0
@@ -221,32 +221,32 @@ class Alerts:
             self._told[key] = _Told(now, 0)
         text = f"{self._session}: {in_words(event, values)}"
         if untold:
-            text += f" (and {counted(untold, 'time')} more since this was last told)"
+            text += f" (and {counted(untold, 'time')} more since the last alert)"
         if event == "stop":
             text += self._all_untold()
         text = in_one_line(text, _LONGEST_TEXT)
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         whole = {"event": event, "at": at, "bar": None if bar is None else str(bar), "session": self._session}
-        # Slack and what is like it read `text`, Discord reads `content`; programs of one's own read the event.
+        # Slack and Mattermost read `text`, Discord reads `content`; other programs can read `event`.
         self._receiver.post({"text": text, "content": text, "event": {**plain(values), **whole}})
 
     def take_failures(self) -> list[str]:
-        """What could not be delivered since the last call, a sentence for each: for the log."""
+        """A message for the log about each failed delivery since the last call."""
         return [] if self._receiver is None else self._receiver.take_failures()
 
     def close(self) -> None:
-        """Have what waits delivered, for a few seconds at most; may be called twice."""
+        """Deliver waiting messages for a few seconds at most; may be called twice."""
         if self._receiver is not None:
             self._receiver.close()
 
     def _all_untold(self) -> str:
         left = {key.strip(): told.untold for key, told in self._told.items() if told.untold}
         named = ", ".join(f"{key} {counted(n, 'time')}" for key, n in left.items())
-        return f" Not told before: {named}." if left else ""
+        return f" Not sent before: {named}." if left else ""
 
 
 def open_alerts(config: AlertConfig, session: str) -> Alerts:
-    """The alerts of a session by these settings. Raises UserError where the address cannot be used."""
+    """The alerts of a session with these settings. Raises UserError if the address is invalid."""
     url = config.url()
     return Alerts(session, None if url is None else Webhook(url), every_s=60.0 * config.alert_every_minutes)
 

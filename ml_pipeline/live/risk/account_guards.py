@@ -1,4 +1,4 @@
-"""Guards on the account, its decisions and orders: impossible numbers, sizes and rates, losses, the kill file."""
+"""Guards on the account, its decisions and its orders: impossible numbers, sizes and rates, losses, the kill file."""
 
 import math
 import os
@@ -31,7 +31,7 @@ _MOST_NAMED = 3
 
 
 class ImpossibleAction(Guard):
-    """An action or a weight that is NaN or infinite trades nothing, in any symbol."""
+    """Trades nothing if an action or a weight is NaN or infinite."""
 
     name = "impossible_action"
 
@@ -47,7 +47,7 @@ class ImpossibleAction(Guard):
 
 
 class FeatureRange(Guard):
-    """Features further outside the range seen in training than a fraction of that range's width."""
+    """Features outside their range in training by more than a fraction of the range's width."""
 
     name = "guard_features"
 
@@ -64,20 +64,20 @@ class FeatureRange(Guard):
         named = "; ".join(
             f"{column} is {value:.6g}, and was always {low:.6g}"
             if low == high
-            else f"{column} is {value:.6g}, {distance:.4g} of the width of its range {low:.6g} to {high:.6g} outside"
+            else f"{column} is {value:.6g}, {distance:.4g} range widths outside {low:.6g} to {high:.6g}"
             for distance, column, value, low, high in far[:_MOST_NAMED]
         )
         more = f"; and {len(far) - _MOST_NAMED:,} more" if len(far) > _MOST_NAMED else ""
         done = {"warn": "", "hold": " Positions are held.", "flatten": " Positions are closed."}[self._response]
         sentence = (
-            f"Outside what training saw by more than guard_features_beyond {self._beyond:g}: {named}{more}.{done}"
+            f"Outside the training range by more than guard_features_beyond {self._beyond:g}: {named}{more}.{done}"
         )
         told = Refusal(self.name, None, far[0][0], self._beyond, sentence, warning=self._response == "warn")
         return Verdict((told,), "trade" if self._response == "warn" else self._response)
 
 
 def _widths_outside(value: float, low: float, high: float) -> float:
-    """How far a value lies outside of a range, in widths of it; infinite where all values of training were one.
+    """Distance of a value from a range, in widths of the range; infinite if the range is a single value.
 
     >>> _widths_outside(13.0, 0.0, 10.0), _widths_outside(-5.0, 0.0, 10.0), _widths_outside(2.0, 0.0, 10.0)
     (0.3, 0.5, 0.0)
@@ -92,7 +92,7 @@ _MINUTE = np.timedelta64(60, "s")
 
 
 def impossible_order(order: OrderRequest, account: Exposure, symbols: frozenset[str]) -> Refusal | None:
-    """Why an order cannot be meant, even one that closes a position: NaN, infinite, or of a symbol not traded here."""
+    """Why an order is impossible, even one that closes a position: NaN, infinite, or of a symbol not traded here."""
     name = "impossible_order"
     if order.symbol not in symbols:
         sentence = f'The order of "{order.symbol}" is refused: this session does not trade it.'
@@ -104,23 +104,23 @@ def impossible_order(order: OrderRequest, account: Exposure, symbols: frozenset[
     if order.limit_price is not None and order.limit_price <= 0.0:
         sentence = f"The order of {order.symbol} is refused: its limit price is {order.limit_price:g}."
         return Refusal(name, order.symbol, order.limit_price, 0.0, sentence)
-    # One of quantity 0 is judged by its weight, and the broker that sizes it finds no price either.
+    # An order with quantity 0 is judged by its weight; the broker that sizes it finds no price either.
     if order.quantity and not account.knows(order.symbol) and not closes_position(order, account):
         sentence = (
-            f"The order of {order.symbol} is refused: its last price is {account.price(order.symbol):g}, so that "
-            "nobody knows what it is worth."
+            f"The order of {order.symbol} is refused: its last price is {account.price(order.symbol):g}, so its value "
+            "is unknown."
         )
         return Refusal(name, order.symbol, account.price(order.symbol), math.nan, sentence)
     return None
 
 
 def closes_position(order: OrderRequest, account: Exposure) -> bool:
-    """Whether an order that says that it closes a position does so: no guard then stands in its way."""
+    """Whether a closing order really closes a position; no guard then refuses it."""
     return order.closing and order.weight == 0.0 and (order.quantity == 0.0 or account.reduces(order))
 
 
 class LargestPosition(Guard):
-    """The largest position in one symbol that an order may lead to, in money or as a fraction of equity."""
+    """The largest position in one symbol after an order, in money or as a fraction of equity."""
 
     name = "guard_position"
 
@@ -152,7 +152,7 @@ class OrderSize(Guard):
 
 
 class GrossExposure(Guard):
-    """The largest sum of all positions, long and short, that the orders of one decision may lead to together."""
+    """The largest sum of all positions, long and short, after the orders of one decision."""
 
     name = "guard_gross"
 
@@ -165,7 +165,7 @@ class GrossExposure(Guard):
 
 
 class OrderRate(Guard):
-    """The largest number of orders within 60 seconds. Orders that reduce positions count, and are never refused."""
+    """The largest number of orders within 60 seconds. Orders that reduce positions count but are never refused."""
 
     name = "guard_orders_per_minute"
 
@@ -188,7 +188,7 @@ class OrderRate(Guard):
         self._sent.append(now)
 
     def _forget_before(self, now: np.datetime64) -> None:
-        # A clock that was set back leaves times that have not come yet: they count until they are a minute old.
+        # If the clock was set back, some times are in the future: they count until they are a minute old.
         while self._sent and self._sent[0] <= now - _MINUTE:
             self._sent.popleft()
 
@@ -213,7 +213,7 @@ def _beyond(
     fraction: float | None = None,
     money: float | None = None,
 ) -> Refusal | None:
-    """A refusal where `value`, in money, is not within a limit; NaN never is."""
+    """A refusal if `value`, in money, exceeds a limit or is NaN."""
     equity = account.equity
     if fraction is not None and not value <= fraction * equity * (1 + ROUNDING):
         part = value / equity if equity > 0.0 else math.inf
@@ -229,7 +229,7 @@ _DONE = {"hold": "positions are held", "flatten": "positions are closed"}
 
 
 class LossLimits(NamedTuple):
-    """At which losses trading ends; None: at none. daily, drawdown: fractions of equity. daily_money: in money."""
+    """Losses that end trading; None: no limit. daily, drawdown: fractions of equity. daily_money: in money."""
 
     daily: float | None = None
     daily_money: float | None = None
@@ -237,11 +237,11 @@ class LossLimits(NamedTuple):
 
 
 class Losses(Guard):
-    """Ends the session once the loss of a day, or the fall from the highest equity, reaches its limit.
+    """Ends the session when the daily loss, or the drawdown from the highest equity, reaches its limit.
 
-    A day begins with the equity at the last bar of the day before, so that a loss overnight counts. It trips at a bar,
-    and the session is not to be traded again, in this process or in the next, until `reset` names the time of that bar.
-    Losses then count from the equity that is there. A `reset` that stays in the settings lets nothing else go.
+    A day begins with the equity at the last bar of the day before, so overnight losses count. When the guard trips at a
+    bar, the session does not trade again, in this process or the next, until `reset` names the time of that bar.
+    Losses then count from the current equity. A `reset` that stays in the settings resets only that limit.
     """
 
     name = "guard_losses"
@@ -330,23 +330,23 @@ def _to_the_second(time: np.datetime64) -> np.datetime64:
 
 
 class KillFile(Guard):
-    """While the file exists, positions are held or closed; it is looked for on each bar, and again before each order.
+    """Holds or closes positions while the file exists, which is checked on each bar and again before orders.
 
-    A file that cannot be looked for counts as one that exists.
+    If the check fails with an error, the file counts as existing.
     """
 
     name = "kill_file"
 
     def __init__(self, path: Path, on_kill_file: OnLoss, look: Callable[[Path], object] = os.lstat) -> None:
-        """look: raises FileNotFoundError where there is no file. Raises UserError where its folder is missing, which
-        would make a mistyped name a switch that does nothing.
+        """look: raises FileNotFoundError if there is no file. Raises UserError if its folder is missing: the kill
+        file of a mistyped name would do nothing.
         """
         self._path = path.expanduser().absolute()
         self._action: OnLoss = on_kill_file
         self._look = look
         if not self._path.parent.is_dir():
             raise UserError(
-                f"The folder of kill_file {shown_path(self._path)} is not there; make it, or name a file in another."
+                f"The folder of kill_file {shown_path(self._path)} does not exist; create it, or name another file."
             )
 
     def on_bars(self, bars: BarSet, moment: Moment) -> Verdict:
@@ -362,7 +362,7 @@ class KillFile(Guard):
         except FileNotFoundError:
             return TRADE
         except OSError as error:
-            why = f"The kill file {path} cannot be looked for ({error.strerror})"
+            why = f"The kill file {path} cannot be checked ({error.strerror})"
         else:
             why = f"The kill file {path} exists"
         done = "held" if self._action == "hold" else "closed"

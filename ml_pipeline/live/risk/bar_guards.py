@@ -1,4 +1,4 @@
-"""Guards on bars: prices that cannot be, bars too old, a closed market, a short session, halted symbols."""
+"""Guards on bars: impossible prices, old bars, a closed market, a short market session, halted symbols."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +17,9 @@ from ml_pipeline.trading.market.times import as_text
 
 _PRICES = ("open", "high", "low", "close")
 _FEWEST_CHANGES = 20
-"""So many changes make a deviation; with fewer, nothing is judged by it."""
+"""Smallest number of changes for a standard deviation; with fewer, it is not used."""
 _MEMORY = 100
-"""Over about so many bars deviations are averaged."""
+"""Approximate number of bars over which deviations are averaged."""
 
 
 class ImpossiblePrices(Guard):
@@ -34,7 +34,7 @@ class ImpossiblePrices(Guard):
         return blocking(self._found(bars))
 
     def _found(self, bars: BarSet) -> Iterator[Refusal]:
-        # A symbol that has no bar has NaN prices, and nothing to refuse.
+        # A symbol without a bar has NaN prices, which are not refused.
         has_bar = ~(np.isnan(bars.open) & np.isnan(bars.high) & np.isnan(bars.low) & np.isnan(bars.close))
         told = np.zeros(len(self._symbols), dtype=bool)
         checks: list[tuple[str, FloatArray, NDArray[np.bool_]]] = []
@@ -52,7 +52,7 @@ class ImpossiblePrices(Guard):
 
 
 class CrossedQuotes(Guard):
-    """Quotes whose bid is above the ask, or so far below it that it is none. One that is missing (NaN) is no fault."""
+    """Quotes with the bid above the ask, or impossibly far below it. A missing quote (NaN) is not refused."""
 
     name = "crossed_quotes"
 
@@ -75,7 +75,7 @@ class CrossedQuotes(Guard):
 
 
 def without(bars: BarSet, refusals: Iterable[Refusal], symbols: Sequence[str]) -> BarSet:
-    """The bars without the prices, or only without the quotes, that were refused."""
+    """The bars without the prices or quotes that were refused."""
     refused = list(refusals)
     if not refused:
         return bars
@@ -95,11 +95,11 @@ def without(bars: BarSet, refusals: Iterable[Refusal], symbols: Sequence[str]) -
 
 
 class PriceJump(Guard):
-    """A close that is too far from the one before, as a fraction of it or in deviations of the changes so far.
+    """A close that is too far from the previous one, as a fraction of it or in deviations of earlier changes.
 
-    The close after the jump is compared with the one that jumped: a true jump keeps a symbol out for one bar, and a
-    wrong price for two. Deviations are those of changes per bar around 0, in an average that forgets over 100 bars;
-    a change beyond the limit counts in it as one at the limit.
+    Each close is compared with the previous one, so a true jump blocks a symbol for one bar, and a wrong price for two.
+    Deviations are of changes per bar around 0, averaged exponentially over about 100 bars; a change beyond the limit
+    counts as one at the limit.
     """
 
     name = "guard_price_jump"
@@ -137,7 +137,7 @@ class PriceJump(Guard):
         with np.errstate(invalid="ignore", over="ignore"):
             change = np.where(known, bars.close / np.where(known, self._last, 1.0) - 1.0, 0.0)
         if self._deviations is not None:
-            # One wrong price must not make the guard blind for the next hundred bars.
+            # One wrong price must not disable the guard for the next hundred bars.
             largest = self._deviations * np.sqrt(self._variance)
             limited = (self._changes >= _FEWEST_CHANGES) & (self._variance > 0.0)
             change = np.where(limited, np.clip(change, -largest, largest), change)
@@ -175,7 +175,7 @@ class PriceJump(Guard):
 
 _SECOND = np.timedelta64(1, "s")
 _SHORTER = 0.9
-"""A session below this part of the usual length ends early."""
+"""A session shorter than this fraction of the usual length ends early."""
 
 
 def usual_length_s(sessions: Sequence[TradingSession]) -> float | None:
@@ -185,7 +185,7 @@ def usual_length_s(sessions: Sequence[TradingSession]) -> float | None:
 
 
 class StaleData(Guard):
-    """Bars that closed too long ago, or that came once the next one had opened; or a clock that is wrong."""
+    """Bars that closed too long ago, bars that arrived after the next one had opened, or a wrong clock."""
 
     name = "guard_stale_s"
 
@@ -195,15 +195,15 @@ class StaleData(Guard):
     def on_bars(self, bars: BarSet, moment: Moment) -> Verdict:
         age_s = _seconds(moment.now - bars.closed_at)
         if bars.late:
-            sentence = f"Nothing is ordered: the bars came {lasting(age_s)} after they closed, when others had opened."
+            sentence = f"Nothing is ordered: the bars arrived {lasting(age_s)} after their close, too late for orders."
         elif np.isnan(age_s) or age_s > self._oldest_s:
             sentence = (
                 f"Nothing is ordered: the bars closed {lasting(age_s)} ago, and {self.name} is {self._oldest_s:g} s."
             )
         elif age_s < -self._oldest_s:
             sentence = (
-                f"Nothing is ordered: the bars close {lasting(-age_s)} from now by the broker's clock, so that one "
-                f"of the clocks is wrong; {self.name} is {self._oldest_s:g} s."
+                f"Nothing is ordered: the bars close {lasting(-age_s)} from now by the broker's clock, so one of the "
+                f"clocks is wrong; {self.name} is {self._oldest_s:g} s."
             )
         else:
             return TRADE
@@ -211,7 +211,7 @@ class StaleData(Guard):
 
 
 class ClosedMarket(Guard):
-    """Bars outside the market's session. What is decided on its last bar may be filled when it opens again."""
+    """Bars outside the market's session. Orders of its last bar may be filled when it opens again."""
 
     name = "closed_market"
 
@@ -234,12 +234,12 @@ class ClosedMarket(Guard):
 
 
 class HalfDay(Guard):
-    """A session that is shorter than usual: as the setting says, it is told once, or positions are held or closed."""
+    """A market session that is shorter than usual: by the setting, report it once, or hold or close positions."""
 
     name = "guard_half_day"
 
     def __init__(self, response: Response, usual_s: float | None) -> None:
-        """usual_s: the usual length of a session; None: the longest one that was met."""
+        """usual_s: usual length of a session in seconds; None: the longest one so far."""
         self._response = response
         self._known_s = usual_s
         self._longest_s = 0.0
@@ -257,8 +257,8 @@ class HalfDay(Guard):
         self._told = session.opens
         done = {"warn": "", "hold": "; positions are held", "flatten": "; positions are closed"}[self._response]
         sentence = (
-            f"The market closes early, at {as_text(session.closes)} UTC: its session lasts {length_s / 3_600:.4g} h "
-            f"where {usual_s / 3_600:.4g} h are usual{done}."
+            f"The market closes early, at {as_text(session.closes)} UTC: its session lasts {length_s / 3_600:.4g} h, "
+            f"usually {usual_s / 3_600:.4g} h{done}."
         )
         told = Refusal(self.name, None, length_s, usual_s, sentence, warning=self._response == "warn")
         return Verdict((told,), "trade" if self._response == "warn" else self._response)
@@ -276,12 +276,12 @@ def _seconds(span: np.timedelta64) -> float:
 
 
 class Halts(Guard):
-    """Symbols that are not traded while they are halted."""
+    """Blocks symbols while they are halted."""
 
     name = "guard_halt_bars"
 
     def __init__(self, symbols: Sequence[str], *, missing_bars: int | None = None) -> None:
-        """missing_bars: after so many bars without one of a symbol it counts as halted; None: never by that."""
+        """missing_bars: number of missing bars after which a symbol counts as halted; None: never."""
         self._symbols = tuple(symbols)
         self._limit = missing_bars
         self._missing = np.zeros(len(symbols), dtype=np.int64)
@@ -292,8 +292,8 @@ class Halts(Guard):
         for i in np.flatnonzero(self._missing >= self._limit) if self._limit is not None else ():
             symbol, missing = self._symbols[i], int(self._missing[i])
             sentence = (
-                f"{symbol} is not traded until it has a bar again: it had none for {missing:,} bars, and counts as "
-                f"halted after {self._limit:,} ({self.name})."
+                f"{symbol} is not traded until its next bar: it had none for {missing:,} bars, and counts as halted "
+                f"after {self._limit:,} ({self.name})."
             )
             found.append(Refusal(self.name, symbol, float(missing), float(self._limit or 0), sentence))
         return blocking(found)

@@ -1,4 +1,4 @@
-"""What a guard is, what it answers, and the account as orders would leave it."""
+"""The interface of a guard, its verdicts, and the exposure of the account after orders."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,10 +15,10 @@ _STRENGTH: dict[Action, int] = {"trade": 0, "hold": 1, "flatten": 2}
 
 
 class Refusal(NamedTuple):
-    """Something that a guard refused, or only told.
+    """A refusal or warning of a guard.
 
-    symbol: None where it concerns the whole account. value: what was met, and limit: what is allowed, in the unit that
-    the sentence names; NaN where there is no such number. warning: it was told, and nothing was refused.
+    symbol: None for the whole account. value, limit: the actual and the allowed value, in the unit of the sentence;
+    NaN if there is no such number. warning: it is only reported, nothing is refused.
     """
 
     guard: str
@@ -30,10 +30,10 @@ class Refusal(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a guard, or all of them, say about a bar.
+    """The verdict of one or all guards about a bar.
 
-    action: order as decided, hold all positions as they are, or close them. blocked: symbols that are not to be traded
-    on this bar, with the refusal. ends: why the session ends once that is done; None: it goes on.
+    action: order as decided, hold all positions, or close them. blocked: refusals of symbols that must not be traded on
+    this bar. ends: why the session ends after the action; None: it continues.
     """
 
     refusals: tuple[Refusal, ...] = ()
@@ -67,25 +67,25 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def blocking(refusals: Iterable[Refusal]) -> Verdict:
-    """A verdict by which the symbols of these refusals are not traded on this bar."""
+    """A verdict that blocks the symbols of these refusals on this bar."""
     found = tuple(refusals)
     return Verdict(found, "trade", found)
 
 
-# Weights and values are quotients and sums of floats: a limit that is met exactly is not broken by their last bits.
+# Weights and values are computed in floats: their last bits must not break a limit that is met exactly.
 ROUNDING = 1e-9
 
 
 class Exposure:
-    """Positions at the last closes, and what orders would make of them.
+    """Positions at the last closes, and after orders.
 
-    A symbol may have several orders. What an order leads to is estimated at the close that it was decided on; the fill
-    may come at another price.
+    A symbol may have several orders. Their effect is estimated at the close of the decision; the fill may have another
+    price.
     """
 
     def __init__(self, equity: float, holdings: Mapping[str, float], closes: Mapping[str, float]) -> None:
-        """equity: in money. holdings: signed quantities. closes: the last price of each symbol, NaN or missing where
-        there is none.
+        """equity: in money. holdings: signed quantities. closes: the last price of each symbol, NaN or missing if there
+        is none.
         """
         self.equity = equity
         self._holdings = dict(holdings)
@@ -94,16 +94,16 @@ class Exposure:
         self._gross = math.fsum(map(abs, self._worth.values()))
 
     def knows(self, symbol: str) -> bool:
-        """Whether the symbol has a price by which an order can be judged."""
+        """Whether the symbol has a price with which to judge an order."""
         price = self._closes.get(symbol, math.nan)
         return math.isfinite(price) and price > 0.0
 
     def price(self, symbol: str) -> float:
-        """The last close; NaN where there is none."""
+        """The last close; NaN if there is none."""
         return self._closes.get(symbol, math.nan)
 
     def holding(self, symbol: str) -> float:
-        """The signed quantity, the orders that were taken included."""
+        """The signed quantity, including the orders counted by `take`."""
         return self._holdings.get(symbol, 0.0)
 
     def reduces(self, order: OrderRequest) -> bool:
@@ -114,7 +114,7 @@ class Exposure:
         return before * order.quantity < 0.0 and abs(order.quantity) <= abs(before) * (1 + ROUNDING)
 
     def order_value(self, order: OrderRequest) -> float:
-        """What the order trades, in money; by its weight where its quantity is known at the fill only."""
+        """The absolute value of the order in money; from its weight if its quantity depends on the fill."""
         if order.quantity == 0.0:
             signed = self._value(order.symbol, self.holding(order.symbol))
             return abs(order.weight * self.equity - signed)
@@ -125,15 +125,15 @@ class Exposure:
         return abs(self._worth.get(symbol, 0.0))
 
     def position_after(self, order: OrderRequest) -> float:
-        """The absolute value of the position that the order leads to; never below what is there if its quantity is
-        known at the fill only, since it may come to nothing."""
+        """The absolute value of the position after the order. If the quantity depends on the fill, it is at least the
+        current value, because the order may do nothing."""
         if order.quantity == 0.0:
             target = 0.0 if order.closing else abs(order.weight * self.equity)
             return max(self.worth(order.symbol), target)
         return abs(self._value(order.symbol, self.holding(order.symbol) + order.quantity))
 
     def gross_after(self, order: OrderRequest) -> float:
-        """The sum of absolute values of all positions that the order leads to."""
+        """The sum of absolute values of all positions after the order."""
         return self._gross - self.worth(order.symbol) + self.position_after(order)
 
     def take(self, order: OrderRequest) -> None:
@@ -148,17 +148,17 @@ class Exposure:
 
 
 def by_symbol(symbols: Sequence[str], values: object) -> dict[str, float]:
-    """Numbers by symbol, of a mapping or of a sequence in the order of the symbols."""
+    """Numbers by symbol, from a mapping or a sequence in the order of the symbols."""
     if isinstance(values, Mapping):
         return {symbol: float(value) for symbol, value in values.items()}
     return {symbol: float(value) for symbol, value in zip(symbols, values, strict=True)}  # type: ignore[call-overload]
 
 
 class Moment(NamedTuple):
-    """When guards are asked about bars.
+    """The time at which guards judge bars.
 
-    now: by the broker's clock; in a replay, that of the bars. session: the market's session that the bars lie in, else
-    the nearest one; None where the market never closes.
+    now: by the broker's clock, which in a replay follows the bars. session: the market session of the bars, or the
+    nearest one; None if the market never closes.
     """
 
     now: np.datetime64
@@ -166,7 +166,7 @@ class Moment(NamedTuple):
 
 
 class AccountNow(NamedTuple):
-    """The account at the close of a bar. day: of the market, as text that orders in time."""
+    """The account at the close of a bar. day: of the market, as text that sorts by time."""
 
     equity: float
     bar_time: np.datetime64
@@ -174,8 +174,8 @@ class AccountNow(NamedTuple):
 
 
 class DecisionMade(Protocol):
-    """What guards read of a decision. weights: (A,). out_of_range: (column, value, low, high) of each feature outside
-    the range seen in training."""
+    """The part of a decision that guards read. weights: (A,). out_of_range: (column, value, low, high) of each feature
+    outside its range in training."""
 
     @property
     def action(self) -> ArrayLike: ...
@@ -188,42 +188,42 @@ class DecisionMade(Protocol):
 
 
 class Guard:
-    """Refuses nothing; each guard answers what it has something to say about."""
+    """Base class that refuses nothing; each guard overrides the methods that it needs."""
 
     name: ClassVar[str]
 
     def note_history(self, bars: BarSet) -> None:
-        """Learn from a bar that nothing is decided on."""
+        """Learn from a bar without a decision."""
 
     def on_bars(self, bars: BarSet, moment: Moment) -> Verdict:
-        """What the bars allow."""
+        """Judge the bars."""
         return TRADE
 
     def on_account(self, account: AccountNow) -> Verdict:
-        """What the account allows."""
+        """Judge the account."""
         return TRADE
 
     def on_decision(self, decision: DecisionMade) -> Verdict:
-        """What the decision allows."""
+        """Judge the decision."""
         return TRADE
 
     def before_orders(self) -> Verdict:
-        """A last look before the orders of a decision leave."""
+        """A last check before the orders of a decision are sent."""
         return TRADE
 
     def on_order(self, order: OrderRequest, account: Exposure, now: np.datetime64) -> Refusal | None:
-        """Why an order that opens or enlarges a position is refused; None where it is allowed.
+        """Why an order that opens or enlarges a position is refused; None if it is allowed.
 
-        account: with the orders of the same decision that were allowed so far.
+        account: including the orders of the same decision that were allowed so far.
         """
         return None
 
     def note_sent(self, order: OrderRequest, now: np.datetime64) -> None:
-        """Learn that an order was allowed."""
+        """Note that an order was allowed."""
 
     def state(self) -> dict[str, Any]:
-        """What must survive a restart, as JSON data."""
+        """The state that must survive a restart, as JSON data."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state()`."""
+        """Restore a `state()`."""

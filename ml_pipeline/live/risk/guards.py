@@ -1,7 +1,7 @@
-"""All guards of a session: what they allow on each bar, and which of its orders may be sent.
+"""All guards of a session: what they allow on each bar, and which orders may be sent.
 
-A guard that raises an error refuses, and says so. An order that closes a position whole, or makes it smaller, passes
-every limit of size and number.
+If a guard raises an error, it refuses, with a message. An order that closes or reduces a position passes every limit on
+size and number.
 """
 
 import math
@@ -56,7 +56,7 @@ from ml_pipeline.trading.market.timeframes import Timing
 
 
 class AccountBooks(Protocol):
-    """What guards read of the books. holdings: signed quantities, by symbol or in the order of the symbols."""
+    """The part of the books that guards read. holdings: signed quantities, by symbol or in the order of the symbols."""
 
     @property
     def equity(self) -> float: ...
@@ -66,17 +66,16 @@ class AccountBooks(Protocol):
 
 
 class Guards:
-    """Asked on each bar, in this order: `on_bars`, `on_account`, `on_decision`, `on_orders`.
+    """Call on each bar, in this order: `on_bars`, `on_account`, `on_decision`, `on_orders`.
 
-    What was refused earlier on a bar holds for its orders: where trading is held, only orders that close positions
-    whole are allowed.
+    A verdict on a bar applies to its orders: after "hold", only orders that close whole positions are allowed.
     """
 
     def __init__(
         self, config: GuardConfig, symbols: Sequence[str], *, timing: Timing, sessions: Sequence[TradingSession] = ()
     ) -> None:
-        """timing: of the bars, whose days are those of its clock. sessions: by which the usual length of a session is
-        known, the last month's for example.
+        """timing: of the bars; its clock defines days. sessions: recent market sessions, for example of the last month,
+        which define the usual length.
         """
         self._symbols = tuple(symbols)
         self._known = frozenset(symbols)
@@ -89,10 +88,10 @@ class Guards:
         self._sifted: tuple[np.datetime64, Verdict] | None = None
 
     def sift(self, bars: BarSet) -> BarSet:
-        """The bars without prices and quotes that cannot be, for features and books; `on_bars` tells what was wrong.
+        """The bars without impossible prices and quotes, for features and books; `on_bars` reports what was wrong.
 
-        A symbol with an impossible price has no bar then, and one with crossed quotes no quote. Bars without fault are
-        returned as they are.
+        A symbol with an impossible price then has no bar, and one with crossed quotes no quote. Valid bars are returned
+        unchanged.
         """
         verdict = together(
             self._asked(guard, lambda guard: guard.on_bars(bars, Moment(bars.closed_at, None)))
@@ -103,14 +102,14 @@ class Guards:
         return without(bars, verdict.blocked, self._symbols)
 
     def note_history(self, bars: BarSet) -> None:
-        """Learn from a bar that nothing is decided on, as those before the start."""
+        """Learn from a bar without a decision, such as those before the start."""
         for guard in self._guards:
             guard.note_history(bars)
 
     def on_bars(self, bars: BarSet, now: np.datetime64, session: TradingSession | None) -> Verdict:
-        """Begin a bar. now: by the broker's clock; in a replay, that of the bars.
+        """Judge new bars. now: by the broker's clock, which in a replay follows the bars.
 
-        session: the one that the bars lie in, else the nearest; None where the market never closes.
+        session: the market session of the bars, or the nearest one; None if the market never closes.
         """
         self._action, self._held_by, self._blocked, self._session = "trade", None, {}, session
         moment = Moment(now, session)
@@ -127,16 +126,16 @@ class Guards:
         return self._all(lambda guard: guard.on_account(AccountNow(books.equity, bar_time, self._day(bar_time))))
 
     def on_decision(self, decision: DecisionMade) -> Verdict:
-        """Judge what the policy decided, and on what."""
+        """Judge the policy's decision and its features."""
         return self._all(lambda guard: guard.on_decision(decision))
 
     def on_orders(
         self, orders: Sequence[OrderRequest], books: AccountBooks, closes: Any, now: np.datetime64
     ) -> tuple[list[OrderRequest], list[Refusal]]:
-        """The orders of one decision that may be sent, in their order, and why the others may not.
+        """The orders of one decision that may be sent, in their order, and the refusals of the others.
 
-        closes: the last closes, by symbol or in the order of the symbols. Orders that make positions smaller are
-        counted first; of the others each is judged with those before it. What is returned counts as sent.
+        closes: the last closes, by symbol or in the order of the symbols. Orders that reduce positions are counted
+        first; each of the others is judged together with those before it. The returned orders count as sent.
         """
         try:
             account = Exposure(books.equity, by_symbol(self._symbols, books.holdings), by_symbol(self._symbols, closes))
@@ -154,11 +153,11 @@ class Guards:
         return allowed, [refused[i] for i in sorted(refused)]
 
     def state(self) -> dict[str, Any]:
-        """What must survive a restart, as JSON data, by the name of a guard."""
+        """The state that must survive a restart, as JSON data, by name of the guard."""
         return {guard.name: state for guard in self._guards if (state := guard.state())}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state()`, of other settings too. Raises UserError where it is none."""
+        """Restore a `state()`, possibly of other settings. Raises UserError if it is invalid."""
         for guard in self._guards:
             if guard.name in state:
                 try:
@@ -166,7 +165,7 @@ class Guards:
                 except (LookupError, TypeError, ValueError) as error:
                     raise UserError(
                         f"The state of the guard {guard.name} in the journal cannot be read "
-                        f"({type(error).__name__}: {error}); begin a session of another name."
+                        f"({type(error).__name__}: {error}); start a session with another name."
                     ) from error
 
     def _all(self, ask: Callable[[Guard], Verdict]) -> Verdict:
@@ -193,7 +192,7 @@ class Guards:
 
     @staticmethod
     def _rank(order: OrderRequest, account: Exposure) -> int:
-        """Orders that make positions smaller come first: they leave room for the others."""
+        """Orders that reduce positions come first, because they make room for the others."""
         return 0 if order.closing or account.reduces(order) else 1
 
     def _judged(self, order: OrderRequest, account: Exposure, now: np.datetime64) -> Refusal | None:
@@ -220,7 +219,7 @@ class Guards:
         return self._blocked.get(order.symbol)
 
     def _day(self, bar_time: np.datetime64) -> str:
-        """The market's day of a bar: that of its session, else that of the clock."""
+        """The market's day of a bar: the day of its session, or else of the clock."""
         if self._session is not None:
             return str(self._session.opens.astype("datetime64[D]"))
         opens = self._timing.opens(np.array([bar_time]).astype("datetime64[ns]"))
@@ -230,7 +229,7 @@ class Guards:
 def _made(
     config: GuardConfig, symbols: tuple[str, ...], timing: Timing, sessions: Sequence[TradingSession]
 ) -> list[Guard]:
-    """The guards of the settings."""
+    """Create the guards from the settings."""
     stale_s = timing.length / 1e9 if config.guard_stale_s is None else config.guard_stale_s
     guards: list[Guard] = [
         ImpossiblePrices(symbols),
@@ -265,5 +264,5 @@ def _made(
 
 def _failed(guard: str, error: Exception) -> Refusal:
     what = in_one_line(f"{type(error).__name__}: {error}")
-    sentence = f"Nothing is ordered, since the guard {guard} failed: {what}"
+    sentence = f"Nothing is ordered because the guard {guard} failed: {what}"
     return Refusal(guard, None, math.nan, math.nan, sentence)

@@ -65,7 +65,7 @@ def test_the_same_guard_is_told_once_in_a_while_with_a_count():
     alerts.tell("refusal", BAR, refusal("guard_order"))
     assert inbox.texts == [
         "s: The order is refused.",
-        "s: The order is refused. (and 2 times more since this was last told)",
+        "s: The order is refused. (and 2 times more since the last alert)",
         "s: The order is refused.",
     ]
     assert [message["event"]["guard"] for message in inbox.messages] == ["guard_gross", "guard_gross", "guard_order"]
@@ -79,7 +79,7 @@ def test_the_end_is_told_always_and_with_what_was_not():
     for _ in range(2):
         alerts.tell("stop", BAR, {"why": "Asked to stop.", "flat": False})
     assert inbox.texts[0] == "s: The broker cannot be reached."
-    assert inbox.texts[1:] == ["s: has stopped: Asked to stop. The account holds its positions. Not told before: "
+    assert inbox.texts[1:] == ["s: has stopped: Asked to stop. The account holds its positions. Not sent before: "
                                "broker_away 2 times."] * 2  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def test_a_receiver_that_hangs_holds_up_neither_trading_nor_its_end():
         for i in range(1_000):
             webhook.post({"text": f"{i}"})
         failures = webhook.take_failures()
-        assert failures == ["An alert is not delivered: 3 others wait for 127.0.0.1."] * 997
+        assert failures == ["An alert was dropped: 3 others wait for 127.0.0.1."] * 997
         webhook.close(within_s=0.01)
         assert webhook.take_failures() == ["127.0.0.1 did not take the last 4 alerts within 0.01 s of the end."]
         receiver.behaviours[:] = ["take"]

@@ -44,8 +44,8 @@ def test_a_feature_far_outside_is_only_told_by_default():
     assert verdict.action == "trade"
     assert [(each.sentence, each.warning) for each in verdict.refusals] == [
         (
-            "Outside what training saw by more than guard_features_beyond 0.5: rsi_14 is 18, 0.8 of the width of its "
-            "range 0 to 10 outside.",
+            "Outside the training range by more than guard_features_beyond 0.5: rsi_14 is 18, 0.8 range widths outside "
+            "0 to 10.",
             True,
         )
     ]
@@ -61,6 +61,6 @@ def test_a_feature_that_never_changed_in_training_is_far_outside_wherever_it_is(
 def test_the_farthest_features_are_named():
     features = tuple((f"f{i}", 10.0 + 10.0 * i, 0.0, 10.0) for i in range(6))
     (told,) = guards_of("A").on_decision(Decision(out_of_range=features)).refusals
-    assert "0.5: f5 is 60, 5 of" in told.sentence
+    assert "0.5: f5 is 60, 5 range widths" in told.sentence
     assert told.sentence.endswith("; and 2 more.")
     assert (told.value, told.limit) == (5.0, 0.5)

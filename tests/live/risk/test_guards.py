@@ -178,7 +178,7 @@ def test_a_guard_that_fails_lets_no_order_through_and_says_so(method):
     assert sent == []
     told = [refusal for verdict in verdicts for refusal in verdict.refusals] + refused
     failing = [refusal.sentence for refusal in told if refusal.guard == "failing"]
-    assert set(failing) == {"Nothing is ordered, since the guard failing failed: ZeroDivisionError: division by zero"}
+    assert set(failing) == {"Nothing is ordered because the guard failing failed: ZeroDivisionError: division by zero"}
 
 
 @pytest.mark.parametrize("method", ["on_bars", "on_account", "on_decision", "on_order"])

@@ -42,7 +42,7 @@ def test_a_file_that_cannot_be_looked_for_counts_as_one(tmp_path):
 
     verdict = KillFile(tmp_path / "kill", "hold", look=refused).before_orders()
     assert verdict.action == "hold"
-    assert "cannot be looked for (Permission denied): nothing is ordered" in verdict.refusals[0].sentence
+    assert "cannot be checked (Permission denied): nothing is ordered" in verdict.refusals[0].sentence
 
 
 def test_a_kill_file_in_a_folder_that_is_missing_is_refused(tmp_path):

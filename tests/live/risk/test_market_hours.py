@@ -80,7 +80,7 @@ def test_a_half_day_is_told_once_and_traded_as_any_other_by_default():
     first, second = (action_at(guards, f"2026-11-27T15:0{i}", HALF_DAY) for i in range(2))
     assert (first.action, second.action, second.refusals) == ("trade", "trade", ())
     assert [(each.sentence, each.warning) for each in first.refusals] == [
-        ("The market closes early, at 2026-11-27 18:00:00 UTC: its session lasts 3.5 h where 6.5 h are usual.", True)
+        ("The market closes early, at 2026-11-27 18:00:00 UTC: its session lasts 3.5 h, usually 6.5 h.", True)
     ]
 
 
