@@ -1,8 +1,8 @@
-"""Bars of a minute from Alpaca: past ones page by page within a time limit, and new ones by its stream.
+"""One-minute bars from Alpaca: past ones page by page within a time limit, and new ones by its stream.
 
 Sources: https://docs.alpaca.markets/reference/stockbars, https://docs.alpaca.markets/docs/real-time-stock-pricing-data.
-A bar's `t` is when it begins. The stream's `bars` come right after their minute, and `updatedBars` half a minute later
-where trades were reported late.
+A bar's `t` is its open. The stream sends `bars` right after their minute, and `updatedBars` half a minute later if
+trades were reported late.
 """
 
 import contextlib
@@ -31,9 +31,9 @@ _MOST_OF_A_PAGE = 10_000
 
 
 class BarHistory:
-    """Bars of `symbols`, adjusted to splits. feed: iex or sip for stocks; None: crypto.
+    """Bars of `symbols`, adjusted for splits. feed: iex or sip for stocks; None: crypto.
 
-    timeout_s: the longest time to an answer, of each page, waits after 429 included.
+    timeout_s: the longest time for each page, including waits after status 429.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class BarHistory:
         self._timeout_s = timeout_s
 
     def bars(self, first: np.datetime64, last: np.datetime64) -> list[SymbolBar]:
-        """The bars of all symbols that begin from `first` to `last`, both included.
+        """The bars of all symbols that open from `first` to `last`, both included.
 
-        Raises BarsUnavailable, and UserError where Alpaca takes neither the keys nor the symbols.
+        Raises BarsUnavailable, or UserError if Alpaca refuses the keys or the symbols.
         """
         parameters = {**self._parameters, "start": _written(first), "end": _written(last)}
         pages = list(self._pages(parameters))
         try:
             return [bar for page in pages for bar in _bars_of(page)]
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise BarsUnavailable("Alpaca's history answers what cannot be read") from None
+            raise BarsUnavailable("Alpaca's history sent an unreadable answer") from None
 
     def close(self) -> None:
-        """Let go of the connection; again, it does nothing."""
+        """Close the connection; may be called twice."""
         self._session.close()
 
     def _pages(self, parameters: dict[str, str]) -> Iterator[Mapping[str, Any]]:
@@ -77,7 +77,7 @@ class BarHistory:
             token = following
 
     def _ask(self, parameters: dict[str, str]) -> Mapping[str, Any]:
-        """Again and again after 429 and errors of the server, as long as there is time."""
+        """Request a page, with retries after status 429 and server errors until the time is over."""
         limit = TimeLimit(self._timeout_s)
         while True:
             status, answer, why = self._once(parameters, limit.end)
@@ -89,7 +89,7 @@ class BarHistory:
                 raise BarsUnavailable(f"Alpaca's history {why}")
 
     def _once(self, parameters: dict[str, str], end: float) -> tuple[int, Mapping[str, Any], str]:
-        """(status, answer, why there is none): status 0 where no answer came that can be read."""
+        """(status, answer, why there is none); status 0 if there is no readable answer."""
         self._session.deadline.end = end
         try:
             response = self._session.get(self._url, params=parameters)
@@ -103,16 +103,16 @@ class BarHistory:
         if "subscription" in message:
             return UserError(
                 f"Alpaca's feed {self._feed} needs another subscription ({message}); use --alpaca-data-feed iex, which "
-                "is free of charge."
+                "is free."
             )
         if status in (401, 403):
             return UserError(
-                f"Alpaca's market data does not take these keys (it answers {status}: {message or 'no reason'}); check "
+                f"Alpaca's market data does not accept these keys (status {status}: {message or 'no reason'}); check "
                 "that they have not been replaced by newer ones."
             )
         if status in (400, 404, 422):
             symbols = self._parameters["symbols"]
-            return UserError(f"Alpaca has no bars of {symbols}: it answers {status}: {message}; check the symbols.")
+            return UserError(f"Alpaca has no bars of {symbols} (status {status}: {message}); check the symbols.")
         return BarsUnavailable(f"Alpaca's history answers {status}: {message}")
 
 
@@ -123,7 +123,7 @@ def _bars_of(page: Mapping[str, Any]) -> Iterator[SymbolBar]:
 
 
 def symbol_bar(symbol: str, bar: Mapping[str, Any], time: np.datetime64, *, corrected: bool) -> SymbolBar:
-    """A bar as Alpaca writes it: o, h, l, c, v."""
+    """Convert a bar from Alpaca, with the fields o, h, l, c, v."""
     open, high, low, close, volume = (float(bar[name]) for name in ("o", "h", "l", "c", "v"))
     return SymbolBar(symbol, time, open, high, low, close, volume, corrected)
 
@@ -133,10 +133,10 @@ def _written(time: np.datetime64) -> str:
 
 
 class BarStream:
-    """Receives bars of `symbols` from when it is made.
+    """Receives bars of `symbols` from its creation on.
 
-    feed: iex or sip for stocks; None: crypto. timeout_s: the longest time that connecting and logging in may take.
-    silent_s: a connection on which no bar comes for so long is made anew.
+    feed: iex or sip for stocks; None: crypto. timeout_s: the longest time for connecting and logging in.
+    silent_s: it reconnects if no bar arrives for this time.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class BarStream:
         self._thread = StreamThread(stream, name="alpaca bars")
 
     def receive(self, timeout_s: float) -> list[SymbolBar]:
-        """The bars that have come, after a wait of at most so long for the first."""
+        """The bars that have arrived, after waiting at most `timeout_s` for the first."""
         bars: list[SymbolBar] = []
         with contextlib.suppress(queue.Empty):
             bars.append(self._bars.get(timeout=max(timeout_s, 0.0)) if timeout_s > 0 else self._bars.get_nowait())
@@ -184,7 +184,7 @@ def _make_stream(
     base = library.CryptoDataStream if feed is None else library.StockDataStream
 
     def received(message: Mapping[str, Any], *, corrected: bool) -> None:
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # a message that is no bar
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # not a bar
             time = np.datetime64(message["t"].to_unix_nano(), "ns")
             put(symbol_bar(message["S"], message, time, corrected=corrected))
 

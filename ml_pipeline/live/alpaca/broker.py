@@ -1,4 +1,4 @@
-"""An account at Alpaca: orders by REST, and what became of them by its stream and by asking."""
+"""An account at Alpaca: orders are sent by REST, and their events received by stream and by polling."""
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -28,15 +28,15 @@ _UNKNOWN_SYMBOL = (404, 422)
 
 
 class AlpacaBroker:
-    """Alpaca's paper account, or its live one where `real_money`.
+    """Alpaca's paper account, or with `real_money` its live account.
 
     Every call ends within seconds, or raises BrokerUnavailable. Only the caller's thread sends orders.
-    account_number: as Alpaca's page shows it.
+    account_number: as on Alpaca's page.
     """
 
     name = "alpaca"
     sizes_at_fill = False
-    quantities: QuantityRules | None = None  # it rounds each order by its asset, and tells so
+    quantities: QuantityRules | None = None  # it rounds each order for its asset, and reports that
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class AlpacaBroker:
         return AccountState(cash, equity, power, positions)
 
     def orders(self, client_order_ids: Sequence[str] | None = None) -> list[OrderUpdate]:
-        """The named orders that Alpaca knows; None: all that are open, those of others than this session included.
+        """The known orders among these IDs; None: all open orders, including those of other sources.
 
-        One that goes through zero, and whose second part was never sent, is not among them: submit it again.
+        An order through zero whose second part was never sent is not included: submit it again.
         """
         if client_order_ids is None:
             names = dict.fromkeys(name_of(order.client_order_id) for order in self._book.ask_open())
@@ -91,12 +91,12 @@ class AlpacaBroker:
         self._entry.cancel(client_order_ids)
 
     def market_closed_bar(self, bars: BarSet) -> None:
-        """Nothing: the market fills the orders."""
+        """Does nothing: the market fills the orders."""
 
     def poll(self, cursor: str | None) -> tuple[list[BrokerEvent], str | None]:
-        """What happened to orders that this process sent or asked for, and to those that the cursor names.
+        """The events of orders that this process sent or looked up, and of those in the cursor.
 
-        Orders of others, such as those placed on Alpaca's page, are not told of.
+        Orders of other sources, such as those placed on Alpaca's page, are not included.
         """
         told = read_cursor(cursor)
         events, after = self._events.since(told)
@@ -120,7 +120,7 @@ class AlpacaBroker:
         self.close()
 
     def asset(self, symbol: str) -> AlpacaAsset:
-        """What may be done with a symbol; asked for once."""
+        """What the account may do with a symbol; requested once."""
         if symbol not in self._assets:
             try:
                 self._assets[symbol] = asset_of(self._rest.get(f"/assets/{quote(symbol, safe='')}"))
@@ -131,7 +131,7 @@ class AlpacaBroker:
         return self._assets[symbol]
 
     def _positions(self) -> dict[str, Decimal]:
-        """Signed quantities, with every digit that Alpaca has."""
+        """Signed quantities, with all of Alpaca's digits."""
         found = {}
         for each in self._rest.get("/positions"):
             quantity = abs(number(each["qty"]))
@@ -139,11 +139,11 @@ class AlpacaBroker:
         return found
 
     def _stranger(self, name: str) -> Tracked:
-        """An order of the account that nobody asked for by its id: its events are not told."""
+        """An order of another source, whose events are not reported."""
         return Tracked(name, "", 0, legs=self._tracked.legs(name))
 
     def _is_half_sent(self, tracked: Tracked) -> bool:
-        """Whether only the first of two parts was sent, by an earlier process, and is filled."""
+        """Whether an earlier process sent only the first of two parts, and it is filled."""
         orders = self._tracked.found(tracked)
         is_first = [order.client_order_id for order in orders] == [tracked.client_order_id + FIRST_LEG]
         return is_first and orders[0].status == "filled" and not tracked.rest and tracked.quantity is None
@@ -158,10 +158,9 @@ def open_alpaca(
 ) -> AlpacaBroker:
     """The paper account, or the live one after `confirm_real_money`; close it at the end.
 
-    symbols: what will be traded; what Alpaca allows for each is asked now, and not when the first order is due.
-    rules: of the session. ask: how a person is asked on a terminal; None where there is none. Raises UserError: rules
-    that this account does not keep, keys that are missing or refused, an account that may not trade, a symbol that
-    Alpaca does not have; BrokerUnavailable.
+    symbols: to trade; their assets are requested now, not with the first order. rules: of the session. ask: asks the
+    user on a terminal; None if there is none. Raises UserError for rules that the account cannot follow, missing or
+    refused keys, a blocked account or an unknown symbol, and BrokerUnavailable.
     """
     check_real_money(config)
     if rules is not None:
@@ -172,8 +171,8 @@ def open_alpaca(
         account = rest.get("/account")
         if account.get("trading_blocked") or account.get("account_blocked") or account.get("trade_suspended_by_user"):
             raise UserError(
-                "Alpaca does not let this account trade: it is blocked or suspended; its page at app.alpaca.markets "
-                "says why."
+                "Alpaca does not allow this account to trade: it is blocked or suspended; see app.alpaca.markets for "
+                "the reason."
             )
         number = str(account["account_number"])
         confirm_real_money(config, number, ask)
@@ -196,8 +195,8 @@ def open_alpaca(
         unknown = [symbol for symbol in symbols if not broker.asset(symbol).tradable]
         if unknown:
             raise UserError(
-                f"{', '.join(unknown)} cannot be traded in this account, which trades US shares and ETFs that "
-                "Alpaca has; name such symbols, or trade on the simulated broker."
+                f"{', '.join(unknown)} cannot be traded in this account, which trades US stocks and ETFs that "
+                "Alpaca has; name such symbols, or use the simulated broker."
             )
     except BaseException:
         broker.close()
@@ -210,5 +209,5 @@ def _check_rules(rules: CostsAndLimits) -> None:
         if getattr(rules, name) is not None:
             raise UserError(
                 f"{name} closes positions within a bar, but no such order is sent to Alpaca; train without {name}, or "
-                "trade on the simulated broker."
+                "use the simulated broker."
             )

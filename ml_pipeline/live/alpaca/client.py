@@ -1,4 +1,4 @@
-"""Requests to Alpaca's trading server that end in time: an answer, a refusal, or "not available now"."""
+"""Requests to Alpaca's trading server that end in time, with an answer, a refusal, or BrokerUnavailable."""
 
 import json
 import time
@@ -16,14 +16,14 @@ from ml_pipeline.live.brokers.broker import BrokerUnavailable, TradingSession
 
 _NO_ENTRY = (401,)
 TOO_MANY, SERVER_ERRORS = 429, 500
-"""The status after which a request is tried again later, and the first of those of a server that has failed."""
+"""The status after which a request is retried later, and the first status of server errors."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 1.0
 _EXCHANGE = ZoneInfo("America/New_York")
 _KEPT_S = 300.0
 
 
 class Refused(BrokerUnavailable):
-    """Alpaca's answer is no. code: its own number of the reason, 0 where it gives none."""
+    """Alpaca refused the request. code: Alpaca's number of the reason, 0 if there is none."""
 
     def __init__(self, status: int, code: int, message: str) -> None:
         super().__init__(f"Alpaca answers {status}: {message}")
@@ -31,9 +31,9 @@ class Refused(BrokerUnavailable):
 
 
 class RestClient:
-    """Answers as plain data, in which Alpaca writes quantities and money as texts: no digit is lost.
+    """Answers as plain data. Alpaca writes quantities and money as text, so no digit is lost.
 
-    timeout_s: the longest time that one call takes altogether, waits after 429 included.
+    timeout_s: the longest time of one call, including waits after status 429.
     """
 
     def __init__(self, keys: Keys, *, live: bool, url: str | None, timeout_s: float) -> None:
@@ -48,11 +48,11 @@ class RestClient:
         self._account = "live" if live else "paper"
 
     def get(self, path: str, parameters: Mapping[str, str] | None = None) -> Any:
-        """Asked again where the server fails, for asking changes nothing. Raises Refused and BrokerUnavailable."""
+        """Retried after a server error, because reading changes nothing. Raises Refused and BrokerUnavailable."""
         return self._call("GET", path, dict(parameters or {}), again_after_failure=True)
 
     def post(self, path: str, content: Mapping[str, Any]) -> Any:
-        """Asked once. After BrokerUnavailable it is unknown whether the server did it."""
+        """Sent once. After BrokerUnavailable it is unknown whether the server executed it."""
         return self._call("POST", path, dict(content), again_after_failure=False)
 
     def delete(self, path: str) -> Any:
@@ -71,7 +71,7 @@ class RestClient:
                 if not failed and refused.status != TOO_MANY:
                     raise
                 why = f"answers {refused.status}"
-                # After 429 nothing was done; after 500 it may have been.
+                # After 429 the request was not executed; after 500 it may have been.
                 last = failed and not again_after_failure
             except _NoAnswer as error:
                 why, last = str(error), not again_after_failure
@@ -89,11 +89,11 @@ class RestClient:
             failure = _refusal(error.status_code or 0, str(error), self._account)
         except OSError as error:
             failure = _NoAnswer(why_no_answer(error, self._timeout_s))
-        raise failure  # out here, so that it does not hold the error above, whose request holds the keys
+        raise failure  # outside the handler, so that it has no reference to the error, whose request has the keys
 
 
 class ExchangeClock:
-    """Alpaca's clock is asked every five minutes, and its calendar once for each span of days."""
+    """Alpaca's clock, requested every five minutes, and its calendar, requested once for each span of days."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -106,12 +106,12 @@ class ExchangeClock:
         if self._offset is None or time.monotonic() - self._asked > _KEPT_S:
             before = _wall()
             theirs = time_of(self._rest.get("/clock")["timestamp"])
-            # The answer was written somewhere between question and answer.
+            # The server read its clock between the request and the answer.
             self._offset, self._asked = theirs - (before + (_wall() - before) // 2), time.monotonic()
         return _wall() + self._offset
 
     def sessions(self, first: np.datetime64, last: np.datetime64) -> list[TradingSession]:
-        """The sessions between two days, both included; half days end early, and holidays have none."""
+        """The market sessions from the first to the last day; half days end early, and holidays have none."""
         days = str(first.astype("datetime64[D]")), str(last.astype("datetime64[D]"))
         if days not in self._sessions:
             answer = self._rest.get("/calendar", {"start": days[0], "end": days[1]})
@@ -120,14 +120,14 @@ class ExchangeClock:
 
 
 class TimeLimit:
-    """From now on, so many seconds. end: by `time.monotonic`."""
+    """A time limit in seconds from now. end: by `time.monotonic`."""
 
     def __init__(self, timeout_s: float) -> None:
         self.end = time.monotonic() + timeout_s
         self._wait_s = _FIRST_WAIT_S
 
     def wait(self) -> bool:
-        """Wait before the next attempt, ever longer; False at once where there is no time for it."""
+        """Wait before the next attempt, longer each time; returns False at once if there is no time left."""
         if time.monotonic() + self._wait_s > self.end:
             return False
         time.sleep(self._wait_s)
@@ -136,7 +136,7 @@ class TimeLimit:
 
 
 def time_of(text: str) -> np.datetime64:
-    """A time that Alpaca writes, to the nanosecond where it is in UTC.
+    """Parse a time from Alpaca, to the nanosecond if it is in UTC.
 
     >>> time_of("2024-03-01T14:30:00.123456789Z"), time_of("2024-03-01T09:30:00-05:00")
     (np.datetime64('2024-03-01T14:30:00.123456789'), np.datetime64('2024-03-01T14:30:00.000000000'))
@@ -152,7 +152,7 @@ def _session(day: dict[str, Any]) -> TradingSession:
 
 
 def _utc(date: str, clock: str) -> np.datetime64:
-    """A time of the exchange's day, such as 09:30 or 0930."""
+    """Convert a time of the exchange's day, such as 09:30 or 0930, to UTC."""
     digits = clock.replace(":", "")
     local = datetime.fromisoformat(f"{date}T{digits[:2]}:{digits[2:4]}").replace(tzinfo=_EXCHANGE)
     return np.datetime64(local.astimezone(ZoneInfo("UTC")).replace(tzinfo=None), "ns")
@@ -163,7 +163,7 @@ def _wall() -> np.datetime64:
 
 
 class _NoAnswer(Exception):
-    """No answer came, or none that can be read."""
+    """There was no answer, or it is unreadable."""
 
 
 def _refusal(status: int, text: str, account: str) -> Refused | UserError:
@@ -173,10 +173,10 @@ def _refusal(status: int, text: str, account: str) -> Refused | UserError:
         code, message = int(answer.get("code") or 0), str(answer.get("message") or message)
     except (ValueError, AttributeError, TypeError):
         pass
-    # An order that is refused has a code of its own; keys that are refused have none, or that of 401.
+    # A refused order has a specific code; refused keys have none, or that of 401.
     if status in _NO_ENTRY or (status == 403 and code // 100_000 != 403):
         return UserError(
-            f"Alpaca's {account} account does not take these keys (it answers {status}); check that they are the keys "
-            f"of the {account} account and have not been replaced by newer ones."
+            f"Alpaca's {account} account does not accept these keys (status {status}); check that they belong to the "
+            f"{account} account and have not been replaced by newer ones."
         )
     return Refused(status, code, message)

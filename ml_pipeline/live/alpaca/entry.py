@@ -1,4 +1,4 @@
-"""From the loop's orders to Alpaca's: what to send, sent so that no order is taken twice and none is lost."""
+"""Send the session's orders to Alpaca, so that none is accepted twice and none is lost."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,18 +12,18 @@ from ml_pipeline.live.alpaca.orders import FIRST_LEG, BrokerOrder, OrderBook, Tr
 from ml_pipeline.live.brokers.broker import BrokerUnavailable, OrderRequest, OrderUpdate
 
 _SHARES = "us_equity"
-"""Alpaca's word for US shares and ETFs. Crypto has no orders for the day, no shorts, and fees in the coin itself."""
+"""Alpaca's class of US stocks and ETFs. Crypto has no day orders, no shorts, and fees in the coin itself."""
 _FRACTION, _WHOLE = Decimal("1e-9"), Decimal(1)
 _CENT, _HUNDREDTH_OF_A_CENT = Decimal("0.01"), Decimal("0.0001")
 _LONGEST_WAIT_S = 2.0
-"""For what takes the market a moment: a position that is closed before it is reversed, a cancellation."""
+"""Longest wait for a position to close before it is reversed, and for a cancellation."""
 _ASK_EVERY_S = 0.2
 _NOT_FOUND, _UNPROCESSABLE = 404, 422
 _DUPLICATE = 40010001
 
 
 class AlpacaAsset(NamedTuple):
-    """What may be done with a symbol at Alpaca."""
+    """What the account may do with a symbol."""
 
     tradable: bool
     fractionable: bool
@@ -31,9 +31,9 @@ class AlpacaAsset(NamedTuple):
 
 
 class OrderPlan(NamedTuple):
-    """The orders to send, one after the other: signed quantities, by client order id.
+    """The orders to send, in sequence: (client order ID, signed quantity).
 
-    note: what is not as it was asked for, in words. Without legs, it says why nothing is sent.
+    note: how they differ from the session's order, in words; without legs, why nothing is sent.
     """
 
     legs: tuple[tuple[str, Decimal], ...]
@@ -45,11 +45,11 @@ class OrderPlan(NamedTuple):
 
 
 def plan_order(order: OrderRequest, asset: AlpacaAsset, position: Decimal) -> OrderPlan:
-    """What Alpaca takes of an order, where the account holds `position` of the symbol.
+    """The orders that Alpaca accepts for an order, if the account holds `position` of the symbol.
 
-    Fractions of shares are bought and sold where the asset has them, and otherwise rounded down; shorts are whole
-    shares. Alpaca takes no order that sells more than is held and shorts the rest, or the reverse: the position is
-    closed by an order with `FIRST_LEG` after the id, and the rest follows under the id itself.
+    Quantities are rounded down to whole shares, except for long positions in fractionable assets. Alpaca accepts no
+    order that goes through zero, that is, sells more than is held and shorts the rest, or the reverse. The position is
+    then closed by an order with the suffix `FIRST_LEG`, and the rest follows under the ID itself.
     """
     if not asset.tradable:
         return OrderPlan((), f"{order.symbol} cannot be traded at Alpaca")
@@ -68,12 +68,12 @@ def plan_order(order: OrderRequest, asset: AlpacaAsset, position: Decimal) -> Or
 
 
 def _exact(quantity: float) -> Decimal:
-    """A quantity as it is written, to nine decimals, which is what Alpaca takes."""
+    """A quantity in decimals, cut to the nine that Alpaca accepts."""
     return Decimal(repr(float(quantity))).quantize(_FRACTION, ROUND_DOWN)
 
 
 def _opening(quantity: Decimal, asset: AlpacaAsset) -> tuple[Decimal, str]:
-    """A quantity that makes a position larger, and what was changed of it."""
+    """A quantity that enlarges a position, and how it was changed."""
     if quantity < 0 and not asset.shortable:
         return Decimal(0), "it cannot be sold short at Alpaca"
     whole = quantity < 0 or not asset.fractionable
@@ -84,7 +84,7 @@ def _opening(quantity: Decimal, asset: AlpacaAsset) -> tuple[Decimal, str]:
 
 
 def _reducing(quantity: Decimal, asset: AlpacaAsset) -> tuple[Decimal, str]:
-    """A quantity that makes a position smaller: of a short, whole shares are bought back."""
+    """A quantity that reduces a position, and how it was changed; shorts are bought back in whole shares."""
     if asset.fractionable and quantity < 0:
         return quantity, ""
     return _rounded(quantity, "shorts are whole shares" if asset.fractionable else "Alpaca has no fractions of it")
@@ -97,7 +97,7 @@ def _rounded(quantity: Decimal, reason: str) -> tuple[Decimal, str]:
 
 
 def order_fields(client_order_id: str, symbol: str, quantity: Decimal, limit_price: float | None) -> dict[str, Any]:
-    """An order as Alpaca's server takes it: for the day, at the market or at a limit. Numbers are texts, exactly."""
+    """The fields of an order for Alpaca's server: a day order, market or limit. Numbers are exact, as text."""
     side = "buy" if quantity > 0 else "sell"
     fields = {
         "symbol": symbol,
@@ -113,7 +113,7 @@ def order_fields(client_order_id: str, symbol: str, quantity: Decimal, limit_pri
 
 
 def _tick(price: float, quantity: Decimal) -> Decimal:
-    """A limit on Alpaca's grid: a cent, below one dollar a hundredth of one; never worse than what was asked for."""
+    """A limit on Alpaca's grid, in cents or, below one dollar, hundredths of a cent; never worse than `price`."""
     exact = Decimal(repr(float(price)))
     tick = _CENT if exact >= 1 else _HUNDREDTH_OF_A_CENT
     near = exact.quantize(tick, ROUND_HALF_UP)
@@ -123,14 +123,14 @@ def _tick(price: float, quantity: Decimal) -> Decimal:
 
 
 def asset_of(answer: Mapping[str, Any]) -> AlpacaAsset:
-    """An asset as Alpaca's server describes it; only shares and ETFs take the orders that are sent."""
+    """Parse an asset from Alpaca's server; only stocks and ETFs count as tradable."""
     is_share = answer.get("class", _SHARES) == _SHARES
     tradable = is_share and bool(answer.get("tradable")) and answer.get("status", "active") == "active"
     return AlpacaAsset(tradable, bool(answer.get("fractionable")), bool(answer.get("shortable")))
 
 
 class OrderEntry:
-    """asset: what may be done with a symbol."""
+    """Sends and cancels orders. asset: returns what the account may do with a symbol."""
 
     def __init__(
         self, rest: RestClient, book: OrderBook, tracked: TrackedOrders, asset: Callable[[str], AlpacaAsset]
@@ -142,12 +142,12 @@ class OrderEntry:
         self._knows_earlier_orders = False
 
     def learn_earlier_orders(self) -> None:
-        """Ask for the account's latest orders: what an earlier process sent before it ended is among them."""
+        """Request the account's latest orders, which include those of an earlier process."""
         self._book.ask_recent()
         self._knows_earlier_orders = True
 
     def submit(self, orders: Sequence[OrderRequest], positions: Mapping[str, Decimal]) -> list[OrderUpdate]:
-        """Send the orders of one decision: sales first, since buys may need their money."""
+        """Send the orders of one decision: sales first, because purchases may need their proceeds."""
         if not self._knows_earlier_orders:
             self.learn_earlier_orders()
         answers: dict[str, OrderUpdate] = {}
@@ -164,7 +164,7 @@ class OrderEntry:
         return [(answers | latest)[order.client_order_id] for order in orders]
 
     def cancel(self, client_order_ids: Sequence[str]) -> None:
-        """Cancel what is open of these, and wait a moment for it: what they hold is then free for other orders."""
+        """Cancel the open ones of these orders, and wait a moment, so that their buying power is free again."""
         legs = []
         for name in client_order_ids:
             if (tracked := self._tracked.get(name)) is not None:
@@ -179,7 +179,7 @@ class OrderEntry:
         self._wait_for(legs)
 
     def send_second_legs(self, names: Iterable[str]) -> None:
-        """Of orders that go through zero, send the second parts whose first parts have closed the position."""
+        """Send the second parts of orders through zero whose first parts have closed the position."""
         for tracked in filter(None, map(self._tracked.get, names)):
             first = self._book.get(tracked.client_order_id + FIRST_LEG)
             if not tracked.rest or first is None or not first.ended:
@@ -208,7 +208,7 @@ class OrderEntry:
             return self._go_on(tracked, order, first)
         terms = plan_order(order, self._asset(order.symbol), position)
         if not terms.legs:
-            if order.closing and self._book.ask(name) is not None:  # which has closed the position
+            if order.closing and self._book.ask(name) is not None:  # it has closed the position
                 return self._tracked.update(self._tracked.track_found(name))
             return self._rejected(order, terms.note)
         (leg, quantity), *second = terms.legs
@@ -220,7 +220,7 @@ class OrderEntry:
         return self._tracked.update(tracked)
 
     def _go_on(self, tracked: Tracked, order: OrderRequest, first: BrokerOrder) -> OrderUpdate:
-        """An order through zero whose first part was sent before; the second part follows once that is filled."""
+        """Continue an order through zero whose first part was sent before; the second follows when it is filled."""
         if tracked.rest:
             return self._tracked.update(tracked)
         closed = first.sign * first.quantity
@@ -231,10 +231,10 @@ class OrderEntry:
         return self._tracked.update(tracked)
 
     def _post(self, tracked: Tracked, leg: str, quantity: Decimal) -> str | None:
-        """Send one order; Alpaca's reason where it refuses.
+        """Send one order. Returns Alpaca's reason if it is refused.
 
-        Raises BrokerUnavailable where it is not known whether it was taken: `orders` tells later, and the id prevents
-        that it is taken twice.
+        Raises BrokerUnavailable if it is unknown whether it was accepted: `orders` shows that later, and the ID
+        prevents a second order.
         """
         if leg not in tracked.legs:
             tracked.legs.append(leg)
@@ -250,7 +250,7 @@ class OrderEntry:
                 raise BrokerUnavailable(f"Alpaca has an order {leg}, but does not show it.") from None
         except BrokerUnavailable as unavailable:
             if self._book.ask(leg) is None:
-                raise BrokerUnavailable(f"{unavailable} Whether it took order {leg} is not known.") from None
+                raise BrokerUnavailable(f"{unavailable} It is unknown whether it accepted order {leg}.") from None
         return None
 
     def _rejected(self, order: OrderRequest, reason: str) -> OrderUpdate:
@@ -262,7 +262,7 @@ class OrderEntry:
         try:
             self._rest.delete(path_of(order))
         except Refused as refused:
-            if refused.status not in (_NOT_FOUND, _UNPROCESSABLE):  # it ended meanwhile
+            if refused.status not in (_NOT_FOUND, _UNPROCESSABLE):  # the order has ended
                 raise
 
     def _awaited_leg(self, name: str) -> str:
@@ -270,7 +270,7 @@ class OrderEntry:
         return name + FIRST_LEG if tracked is not None and tracked.rest else ""
 
     def _wait_for(self, legs: Sequence[str]) -> None:
-        """A moment, until these orders have ended."""
+        """Wait a moment for these orders to end."""
 
         def have_ended() -> bool:
             return all(map(self._tracked.leg_has_ended, legs))
@@ -282,7 +282,7 @@ class OrderEntry:
 
 
 def _is_duplicate(refused: Refused) -> bool:
-    """Whether an order of this id is there already; other invalid orders have the same number."""
+    """Whether an order with this ID exists already; other invalid orders have the same code."""
     return (
         refused.status == _UNPROCESSABLE
         and refused.code == _DUPLICATE

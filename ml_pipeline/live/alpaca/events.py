@@ -1,6 +1,6 @@
-"""What happened in an account at Alpaca since the caller last asked: to its orders, and fees, interest and dividends.
+"""Events in an account at Alpaca since the last call: of orders, and fees, interest and dividends.
 
-The stream of order updates only makes news come sooner: whatever it misses, the broker asks for.
+The stream of order updates only makes events arrive sooner: the broker requests whatever the stream misses.
 """
 
 import json
@@ -35,16 +35,16 @@ _VERSION = 1
 _KINDS = ("FEE", "CFEE", "INT", "PTC", "DIV", "DIVCGL", "DIVCGS", "DIVFEE", "DIVNRA", "DIVROC", "DIVTXEX", "DIVWH")
 _ASK_FOR_CHARGES_EVERY_S = 60.0
 _LOOKED_BACK = np.timedelta64(7, "D")
-"""Alpaca books fees at the end of a day, and corrects some of them days later."""
+"""Alpaca books fees at the end of a day and corrects some of them days later."""
 _PAGE, _MOST_PAGES = 100, 50
 _ASK_FOR_ORDERS_EVERY_S = 0.2
 _CLOCKS_DIFFER = np.timedelta64(5, "s")
-"""At most: Alpaca's clock, and the one that orders are stamped with."""
+"""Largest difference between Alpaca's clock and that of order times."""
 
 
 @dataclass
 class ReportedOrder:
-    """An order of the loop that has not ended. legs: by the id that Alpaca knows each by."""
+    """An order of the session that has not ended. legs: by ID at Alpaca."""
 
     legs: dict[str, Reported] = field(default_factory=dict)
     status: str = ""
@@ -53,9 +53,9 @@ class ReportedOrder:
 
 @dataclass
 class EventCursor:
-    """requests: by client order id, of the orders that have not ended. charges: ids of the latest that were told; None:
-    none was asked for yet. run, number: every other order that the process `run` had sent up to its `number`-th has
-    ended, and is told. after: UTC; what the account got later, `run` had sent without telling of it.
+    """requests: open orders by client order ID. charges: IDs of the latest reported ones; None: none requested yet.
+    run, number: all other orders up to the `number`-th of the process `run` have ended and were reported. after: UTC;
+    orders that the account received later were sent by `run` but not reported.
     """
 
     run: str = ""
@@ -65,7 +65,7 @@ class EventCursor:
     charges: list[str] | None = None
 
     def dump(self) -> str:
-        """As a text: the same bits for the same state."""
+        """The cursor as text; equal states have equal texts."""
         requests = {
             name: {
                 "legs": {leg: [str(told.filled), str(told.value)] for leg, told in request.legs.items()},
@@ -86,7 +86,7 @@ class EventCursor:
 
 
 def read_cursor(text: str | None) -> EventCursor:
-    """What `dump` wrote. Raises UserError for anything else, such as another broker's cursor."""
+    """Parse the text of `dump`. Raises UserError for anything else, such as another broker's cursor."""
     if text is None:
         return EventCursor()
     try:
@@ -105,15 +105,15 @@ def read_cursor(text: str | None) -> EventCursor:
         return EventCursor(content["run"], int(content["number"]), after, requests, content["charges"])
     except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError):
         raise UserError(
-            "The session's books were not kept with Alpaca: what they say of its last events cannot be read; go on "
-            "with the broker that the session began with."
+            "The position in Alpaca's events that the session saved cannot be read, so it began with another broker; "
+            "continue with that broker."
         ) from None
 
 
 class UpdateStream:
     """Calls `on_update` with the data of each update, in the thread of the stream.
 
-    timeout_s: the longest time that connecting and logging in may take.
+    timeout_s: the longest time for connecting and logging in.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class UpdateStream:
 
     @property
     def listening_since(self) -> float | None:
-        """The time of `time.monotonic` since which no update was missed; None while there is no connection."""
+        """Since when no update was missed, by `time.monotonic`; None while disconnected."""
         return self._listening_since
 
     def wait_until_listening(self, timeout_s: float) -> bool:
@@ -177,7 +177,7 @@ def _make_stream(
 
 
 class OrderEvents:
-    """The stream tells of orders at once; those that have not ended are asked for as well, for it may be silent."""
+    """Events of orders: the stream reports them at once, and open orders are also polled in case it is silent."""
 
     def __init__(
         self,
@@ -196,11 +196,11 @@ class OrderEvents:
         self._asked_at = -np.inf
 
     def since(self, told: EventCursor) -> tuple[list[BrokerEvent], EventCursor]:
-        """The events that the caller does not know, and what it knows after them."""
+        """The unreported events, and the cursor after them."""
         for name, request in told.requests.items():
             self._tracked.track(name, legs=list(request.legs) or [name])
         if told.run not in ("", self._run) and told.after is not None:
-            # The process before may have ended between sending orders and telling of them.
+            # The previous process may have ended between sending orders and reporting them.
             for order in self._book.ask_recent(told.after):
                 if order.submitted > told.after:
                     self._tracked.track_found(name_of(order.client_order_id))
@@ -218,7 +218,7 @@ class OrderEvents:
         return events, after
 
     def _latest(self, before: np.datetime64 | None) -> np.datetime64:
-        """When the latest order was sent; before the first one, a time before it."""
+        """When the latest order was sent; without orders, a time before now."""
         sent = [order.submitted for tracked in self._tracked for order in self._tracked.found(tracked)]
         if before is None and not sent:
             return self._now() - _CLOCKS_DIFFER
@@ -237,7 +237,7 @@ class OrderEvents:
             self._asked_at = time.monotonic()
 
     def _events(self, tracked: Tracked, request: ReportedOrder) -> list[BrokerEvent]:
-        """What the caller does not know of one order; notes in `request` that it does now."""
+        """The unreported events of one order; marks them as reported in `request`."""
         events: list[BrokerEvent] = []
         named = tracked.client_order_id
         for order in self._tracked.found(tracked):
@@ -259,7 +259,7 @@ class OrderEvents:
 
 
 class AccountCharges:
-    """Asks for the account's activities once a minute."""
+    """Requests the account's activities once a minute."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -267,7 +267,7 @@ class AccountCharges:
         self._latest: list[dict[str, Any]] = []
 
     def since(self, told: list[str] | None) -> tuple[list[Charge], list[str]]:
-        """Charges of the last days that are not told, and the ids of all of them; None: what is there was before."""
+        """Unreported charges of the last days, and the IDs of all. told: None treats existing charges as reported."""
         if time.monotonic() > self._asked_at + _ASK_FOR_CHARGES_EVERY_S:
             self._latest = self._ask()
             self._asked_at = time.monotonic()

@@ -1,7 +1,7 @@
-"""Bars of stocks or of crypto from Alpaca: its stream, and its history for the warm-up and for what the stream missed.
+"""Bars of stocks or crypto from Alpaca: its stream, and its history for the warm-up and for missed bars.
 
-Alpaca stamps a bar with when it begins: trades from 09:31 to before 09:32 are the bar of 09:31 (its "Stock Minute
-Bars", https://alpaca.markets/learn/stock-minute-bars). It has a bar only for a minute with trades.
+The time of a bar is its open: trades from 09:31 to before 09:32 are the bar of 09:31 ("Stock Minute Bars",
+https://alpaca.markets/learn/stock-minute-bars). Only minutes with trades have a bar.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.timeframes import DAY, Calendar, Timing, make_clock, timeframe_ns
 
 _MINUTE_NS = 60 * 10**9
-# Bars come within seconds of each minute; where none came for so long and the market is open, the connection is dead.
+# Bars arrive within seconds of each minute; without one for this long in an open market, the connection is dead.
 _SILENT_MINUTES = 2
 _EXCHANGE = make_clock("09:30-16:00", "America/New_York")
 _WEEK = np.timedelta64(7, "D")
@@ -34,7 +34,7 @@ _WEEK = np.timedelta64(7, "D")
 class AlpacaBars:
     """Alpaca's history and stream as a source of bars; the stream begins with `open`.
 
-    rest: is closed with it.
+    rest: closed together with it.
     """
 
     name = "Alpaca"
@@ -80,7 +80,7 @@ class AlpacaBars:
         except UserError as error:
             if self._stream is None:
                 raise
-            raise BarsUnavailable(str(error)) from error  # the session goes on, and tells it
+            raise BarsUnavailable(str(error)) from error  # the session continues and reports it
 
     def close(self) -> None:
         self._closed = True
@@ -92,7 +92,7 @@ class AlpacaBars:
 
 
 class ExchangeSessions:
-    """Alpaca's calendar, asked once for some weeks at a time; while it cannot be had, the usual hours of weekdays."""
+    """Alpaca's calendar, requested for some weeks at a time; if it is unavailable, the usual hours of weekdays."""
 
     def __init__(self, rest: RestClient) -> None:
         self._hours = ExchangeClock(rest)
@@ -120,21 +120,20 @@ def open_alpaca_feed(
     clock: Callable[[], np.datetime64] = utc_now,
     silent_s: float = _SILENT_MINUTES * 60.0,
 ) -> AssembledFeed:
-    """Bars of `symbols`, as long as `form.timeframe` says, within its session.
+    """Bars of `symbols`, of length `form.timeframe`, within its session.
 
-    Raises UserError where the symbols are of two kinds, no length of bars is named, or keys are missing.
+    Raises UserError if the symbols are of two kinds, the length of bars is unknown, or keys are missing.
     """
     if not symbols:
-        raise UserError("Alpaca's bars are of named symbols, but none are; name them by --symbols.")
+        raise UserError("Alpaca's feed needs the names of symbols; set --symbols.")
     if form.timeframe is None:
         raise UserError(
-            "Alpaca sends bars of a minute; say how long the bars are that the policy was trained on, by --timeframe "
-            "1m or a longer one."
+            "Alpaca sends one-minute bars; set --timeframe to the length of the bars in training, such as 1m or 5m."
         )
-    alpaca_module("data.enums")  # says what to install, before anything else
+    alpaca_module("data.enums")  # if the package is missing, report this first
     crypto, length = is_crypto(symbols), timeframe_ns(form.timeframe)
     if length < _MINUTE_NS:
-        raise UserError(f"Alpaca's bars are of a minute; --timeframe {form.timeframe} is shorter, name 1m or longer.")
+        raise UserError(f"Alpaca sends one-minute bars; --timeframe {form.timeframe} is shorter, set 1m or longer.")
     keys = find_keys(live=alpaca.live)
     rest = None
     if not crypto:
@@ -148,7 +147,7 @@ def open_alpaca_feed(
 
 
 def is_crypto(symbols: Sequence[str]) -> bool:
-    """Whether the symbols are pairs such as BTC/USD. Raises UserError where some are and some are not."""
+    """Whether the symbols are pairs such as BTC/USD. Raises UserError if only some are."""
     pairs = [symbol for symbol in symbols if "/" in symbol]
     if pairs and len(pairs) < len(symbols):
         other = next(symbol for symbol in symbols if "/" not in symbol)
@@ -157,7 +156,7 @@ def is_crypto(symbols: Sequence[str]) -> bool:
 
 
 def _calendar(base: Timing, length: int, *, crypto: bool) -> Calendar:
-    """As `infer_calendar` finds it in full years of such bars."""
+    """The calendar that `infer_calendar` would find in full years of such bars."""
     days = 365.0 if crypto else 252.0
     open_for = base.clock.open_for if base.clock.has_session else DAY if crypto else 16 * 3_600 * 10**9
     per_day = 1.0 if length >= DAY else float(-(-open_for // length))
@@ -175,6 +174,6 @@ def _notices(market: Market, alpaca: AlpacaConfig, example: np.datetime64, *, cr
 
 
 _BEFORE_AND_AFTER = (
-    "no session is named: bars before the opening and after the close of the exchange count as well; --session "
-    "09:30-16:00 --timezone America/New_York leaves them out"
+    "no session is set: bars before the opening and after the close of the exchange are included; --session "
+    "09:30-16:00 --timezone America/New_York excludes them"
 )

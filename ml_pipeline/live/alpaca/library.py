@@ -1,8 +1,8 @@
-"""alpaca-py and requests, made to end in time and to be silent.
+"""Make alpaca-py and requests end in time, and silence them.
 
-On their own they wait without end for an answer, and block for seconds at each 429. What is private in them is used
-here alone, each part in one function (`send_by`, `_set_content`, `bounded_stream`, `listening_stream`, `_run_forever`,
-`_tell_to_end`); tests say which of them a new version has changed.
+By default they wait for an answer forever, and block for seconds after status 429. Only this module uses their private
+names, each in one function (`send_by`, `_set_content`, `bounded_stream`, `listening_stream`, `_run_forever`,
+`_tell_to_end`); tests show which of them a new version has changed.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ _END_S, _LOOK_S = 5.0, 0.1
 
 
 def alpaca_module(name: str) -> ModuleType:
-    """A module of alpaca-py, such as "trading.client". Raises UserError, with what to install, where it is missing.
+    """A module of alpaca-py, such as "trading.client". Raises UserError, with what to install, if it is missing.
 
-    Importing it warns that `websockets.legacy` is deprecated, which users of this program can do nothing about.
+    Its import warns that `websockets.legacy` is deprecated; users of this program cannot change that.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -38,10 +38,10 @@ def alpaca_module(name: str) -> ModuleType:
             if error.name is None or error.name.partition(".")[0] not in ("alpaca", "websockets", "requests"):
                 raise
             raise UserError(
-                f"Alpaca's account and market data need another package: {install_extra('alpaca')}; or trade on the "
+                f"Alpaca's account and market data need another package: {install_extra('alpaca')}; or use the "
                 "simulated broker, which needs none."
             ) from None
-    # What it logs of lost connections is told by the session; a handler of the user's own still gets it.
+    # The session reports lost connections itself; the user's own handlers still get the log of alpaca-py.
     log = logging.getLogger("alpaca")
     if not any(isinstance(handler, logging.NullHandler) for handler in log.handlers):
         log.addHandler(logging.NullHandler())
@@ -49,9 +49,9 @@ def alpaca_module(name: str) -> ModuleType:
 
 
 def timed_session() -> Any:
-    """A session on which each thread sets `deadline.end`, by `time.monotonic`: each of its requests has ended by then.
+    """A session whose requests end by `deadline.end`, which each thread sets, by `time.monotonic`.
 
-    What it raises is an error of `requests`, and so an OSError.
+    It raises errors of `requests`, which are OSErrors.
     """
     import requests
 
@@ -67,7 +67,7 @@ def timed_session() -> Any:
             except requests.exceptions.RequestException:
                 response.close()
                 raise
-            except Exception as error:  # urllib3's own, where the connection breaks off
+            except Exception as error:  # of urllib3, if the connection breaks
                 response.close()
                 kind = requests.exceptions.ReadTimeout if "Timeout" in type(error).__name__ else None
                 raise (kind or requests.exceptions.ConnectionError)() from None
@@ -77,27 +77,27 @@ def timed_session() -> Any:
 
 
 def send_by(session: Any, client: Any) -> None:
-    """Have a client of alpaca-py send its requests by `session`, once each: whoever calls it tries again in time."""
-    client._retry = 0  # it would sleep for three seconds at each 429
+    """Make a client of alpaca-py send its requests by `session`, once each; callers retry within their time limit."""
+    client._retry = 0  # it would sleep for three seconds after each status 429
     client._session.close()
     client._session = session
 
 
 def why_no_answer(error: OSError, timeout_s: float) -> str:
-    """What the server did instead of an answer, to go on with a sentence."""
+    """What the server did instead of answering, as the end of a sentence."""
     import requests
 
     if isinstance(error, requests.exceptions.JSONDecodeError):
-        return "answers what cannot be read"
+        return "sent an unreadable answer"
     if isinstance(error, requests.exceptions.Timeout):
         return f"does not answer within {timeout_s:g} s"
     return f"cannot be reached: {type(error).__name__}"
 
 
 def _content_until(response: Any, end: float) -> bytes:
-    """All that a streamed response of `requests` says. Raises its ReadTimeout once it is too late, or far too long.
+    """The content of a streamed response of `requests`. Raises its ReadTimeout if it is late or far too long.
 
-    The time-outs of `requests` count from byte to byte: an answer that drips in would never meet them.
+    The timeouts of `requests` restart with each byte, so a slow answer would never reach them.
     """
     import requests
 
@@ -110,13 +110,13 @@ def _content_until(response: Any, end: float) -> bytes:
 
 
 def _set_content(response: Any, content: bytes) -> Any:
-    """The response of `requests`, with what was read of its stream as its content."""
+    """Set the content of a response of `requests` that was read as a stream."""
     response._content = content
     return response
 
 
 def bounded_stream(base: Any, timeout_s: float) -> Any:
-    """A class of streams like `base`, of alpaca-py, whose connecting and logging in end within so long."""
+    """A subclass of alpaca-py's stream `base` that connects and logs in within `timeout_s`."""
 
     class Stream(base):
         async def _start_ws(self) -> None:
@@ -126,7 +126,7 @@ def bounded_stream(base: Any, timeout_s: float) -> Any:
 
 
 def listening_stream(base: Any, timeout_s: float, on_listening: Callable[[bool], None]) -> Any:
-    """`bounded_stream` of order updates that calls `on_listening` when it begins and when it ends to listen."""
+    """A `bounded_stream` of order updates that calls `on_listening` when it starts and stops listening."""
 
     class Stream(bounded_stream(base, timeout_s)):  # type: ignore[misc]
         async def _dispatch(self, message: dict[str, Any]) -> None:
@@ -142,8 +142,8 @@ def listening_stream(base: Any, timeout_s: float, on_listening: Callable[[bool],
 
 
 def websocket_parameters(timeout_s: float) -> dict[str, Any]:
-    """How a stream uses its websocket. timeout_s: the longest time that opening it may take."""
-    # A logger that leaves out what is sent: the message that logs in holds the secret key.
+    """Parameters of a stream's websocket. timeout_s: the longest time for opening it."""
+    # This logger omits sent messages, because the login message contains the secret key.
     log = logging.getLogger("ml_pipeline.alpaca.websocket")
     log.setLevel(logging.WARNING)
     if not log.handlers:
@@ -159,7 +159,7 @@ def websocket_parameters(timeout_s: float) -> dict[str, Any]:
 
 
 class StreamThread:
-    """Runs a stream of alpaca-py, which reconnects by itself, from when it is made until `close`."""
+    """Runs a stream of alpaca-py, which reconnects by itself, from its creation until `close`."""
 
     def __init__(self, stream: Any, *, name: str) -> None:
         """name: of the thread."""
@@ -175,10 +175,10 @@ class StreamThread:
         self._closed = True
         _tell_to_end(self._stream)
         end = time.monotonic() + _END_S
-        # Again and again: a connection that is just being made may swallow it once.
+        # Repeatedly, because a connection that is being opened may ignore one cancellation.
         while self._thread.is_alive() and time.monotonic() < end:
             if self._loop is not None and self._task is not None:
-                with contextlib.suppress(RuntimeError):  # it has ended
+                with contextlib.suppress(RuntimeError):  # the loop has ended
                     self._loop.call_soon_threadsafe(self._task.cancel)
             self._thread.join(_LOOK_S)
 
@@ -189,7 +189,7 @@ class StreamThread:
     async def _serve(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         try:
-            if not self._closed:  # which came before the thread did
+            if not self._closed:  # True if `close` was called before the thread started
                 await _run_forever(self._stream)
         finally:
             with contextlib.suppress(Exception):
@@ -197,11 +197,11 @@ class StreamThread:
 
 
 async def _run_forever(stream: Any) -> None:
-    """Run a stream of alpaca-py until it is told to end, with short pauses before it connects again."""
+    """Run a stream of alpaca-py until `_tell_to_end`, with short pauses before it reconnects."""
     stream._reconnect_min_backoff, stream._reconnect_max_backoff = _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S
     await stream._run_forever()
 
 
 def _tell_to_end(stream: Any) -> None:
-    """Have a stream of alpaca-py end instead of connecting again."""
+    """Make a stream of alpaca-py end instead of reconnecting."""
     stream._should_run = False

@@ -1,8 +1,8 @@
-"""Orders at Alpaca: what became of each as fills that are told once, and which of them are an order of the loop.
+"""Orders at Alpaca: their fills, each reported once, and their relation to the session's orders.
 
-Alpaca tells a fill up to three times: on its stream, in the account's activities and in the order itself. All say how
-much of the order is filled after it, and that sum names a fill: an order reaches each sum once. Whatever one source
-does not have, the next one fills in.
+Alpaca reports a fill up to three times: on its stream, in the account's activities and in the order itself. Each report
+has the filled sum of the order after the fill. An order reaches each sum once, so the sum identifies a fill. What one
+source lacks, the next one completes.
 """
 
 import threading
@@ -26,20 +26,20 @@ _ENDS: dict[str, OrderStatus] = {
     "rejected": "rejected",
 }
 _MOST_ORDERS = 500
-"""That one answer of Alpaca holds."""
+"""Largest number in one answer of Alpaca."""
 _PAGE, _MOST_PAGES = 100, 50
 _NOT_FOUND = 404
 _EXECUTED = ("fill", "partial_fill")
 FIRST_LEG = ".0"
-"""What follows the id of an order that goes through zero in the id of the order that closes the position first."""
+"""Suffix of the first of two orders: an order through zero is split, and the first one closes the position."""
 _UNKNOWN_FOR_S = 60.0
-"""An order whose answer was lost, and that is not there after this, was never taken."""
+"""If an order whose answer was lost is still unknown after this time, it was never accepted."""
 _KEPT = 2_000
-"""Orders that have ended are kept in memory up to this number, for whoever asks again."""
+"""Number of ended orders that are kept in memory for later requests."""
 
 
 class Execution(NamedTuple):
-    """One fill. quantity: without sign. time: UTC."""
+    """One fill. quantity: unsigned. time: UTC."""
 
     quantity: Decimal
     price: Decimal
@@ -48,7 +48,7 @@ class Execution(NamedTuple):
 
 @dataclass(frozen=True)
 class BrokerOrder:
-    """An order as Alpaca has it. quantity, filled: without sign. updated: UTC, when it changed last."""
+    """An order at Alpaca. quantity, filled: unsigned. updated: UTC, its last change."""
 
     order_id: str
     client_order_id: str
@@ -68,14 +68,14 @@ class BrokerOrder:
 
 @dataclass
 class Reported:
-    """How much of an order the caller knows. value: quantity * price, added up."""
+    """The part of an order that was reported to the caller. value: sum of quantity * price."""
 
     filled: Decimal = Decimal(0)
     value: Decimal = Decimal(0)
 
 
 def order_of(answer: Mapping[str, Any]) -> BrokerOrder:
-    """An order as Alpaca's server and its stream write it."""
+    """Parse an order from Alpaca's server or stream."""
     filled = number(answer.get("filled_qty"))
     status = _ENDS.get(str(answer["status"]), "partly_filled" if filled else "accepted")
     times = [answer.get(name) for name in ("updated_at", "filled_at", "canceled_at", "expired_at", "submitted_at")]
@@ -94,7 +94,7 @@ def order_of(answer: Mapping[str, Any]) -> BrokerOrder:
 
 
 def later(first: BrokerOrder | None, second: BrokerOrder) -> BrokerOrder:
-    """The newer of two states of one order, in whatever order they came."""
+    """The newer of two states of one order, regardless of the order in which they arrived."""
     if first is None or (second.ended, second.filled) > (first.ended, first.filled):
         return second
     return first
@@ -103,9 +103,9 @@ def later(first: BrokerOrder | None, second: BrokerOrder) -> BrokerOrder:
 def fills_of(
     order: BrokerOrder, told: Reported, executions: Mapping[Decimal, Execution], *, named: str
 ) -> tuple[list[Fill], bool]:
-    """The fills that the caller does not know, and whether a gap before `order.filled` is left; advances `told`.
+    """The unreported fills, and whether a gap before `order.filled` remains; advances `told`.
 
-    executions: by how much of the order is filled after each. named: the id that the caller knows the order by.
+    executions: by filled sum after each. named: the caller's ID of the order.
     """
     fills = []
     for reached in sorted(executions):
@@ -116,7 +116,7 @@ def fills_of(
 
 
 def fill_of_rest(order: BrokerOrder, told: Reported, *, named: str) -> Fill:
-    """All that is filled besides what the caller knows, at the price that follows from the order's average."""
+    """All unreported fills as one, at the price that follows from the order's average."""
     quantity = order.filled - told.filled
     price = (order.filled * order.average_price - told.value) / quantity
     return _fill(order, told, order.filled, Execution(quantity, price, order.updated), named)
@@ -137,12 +137,12 @@ def _fill(order: BrokerOrder, told: Reported, reached: Decimal, execution: Execu
 
 
 def number(value: object) -> Decimal:
-    """A quantity or price, which Alpaca writes as a text; 0 where there is none."""
+    """Parse a quantity or price, which Alpaca writes as text; 0 if it is missing."""
     return Decimal(0) if value is None else Decimal(str(value))
 
 
 class OrderBook:
-    """Orders by client order id, and executions by Alpaca's order id; filled from any thread."""
+    """Orders by client order ID, and executions by Alpaca's order ID; any thread may update it."""
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -155,7 +155,7 @@ class OrderBook:
             return self._orders.get(client_order_id)
 
     def executions(self, order_id: str) -> dict[Decimal, Execution]:
-        """What is known of an order's fills, by how much of it is filled after each."""
+        """The known fills of an order, by filled sum after each."""
         with self._changed:
             return dict(self._executions.get(order_id, {}))
 
@@ -165,7 +165,7 @@ class OrderBook:
                 self._executions.pop(order.order_id, None)
 
     def note_update(self, data: Mapping[str, Any]) -> None:
-        """A message of the stream; the same again, or an older one after a newer one, changes nothing."""
+        """Add a message of the stream; a repeated or older one changes nothing."""
         order = order_of(data["order"])
         with self._changed:
             if data.get("event") in _EXECUTED and data.get("qty") is not None:
@@ -184,16 +184,16 @@ class OrderBook:
         self._changed.notify_all()
 
     def wait_until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
-        """Until `holds`, or an update came, or the time is over; whether it holds."""
+        """Wait until `holds`, an update, or the timeout. Returns whether `holds`."""
         with self._changed:
             if not holds():
                 self._changed.wait(timeout_s)
             return holds()
 
-    # What is asked for
+    # Requests
 
     def ask(self, client_order_id: str) -> BrokerOrder | None:
-        """The order of this id by Alpaca's server; None where it has none."""
+        """Request the order with this ID; None if Alpaca has none."""
         try:
             return self.note_order(self._rest.get("/orders:by_client_order_id", {"client_order_id": client_order_id}))
         except Refused as refused:
@@ -205,11 +205,11 @@ class OrderBook:
         return self._list({"status": "open"})
 
     def ask_recent(self, after: np.datetime64 | None = None) -> list[BrokerOrder]:
-        """The latest orders of the account, or those that were sent after a time; at most 500."""
+        """Request the latest orders of the account, or those sent after a time; at most 500."""
         return self._list({"status": "all"} | ({} if after is None else {"after": f"{after}Z"}))
 
     def refresh(self, client_order_ids: Iterable[str]) -> None:
-        """Ask for these orders, in one request where they are recent."""
+        """Request these orders, in one request if they are recent."""
         wanted = [*client_order_ids]
         if not wanted:
             return
@@ -221,7 +221,7 @@ class OrderBook:
                 self.ask(each)
 
     def ask_executions(self, orders: Iterable[BrokerOrder]) -> None:
-        """The single fills of these orders by the account's activities, which may come some seconds after them."""
+        """Request the single fills of these orders from the account's activities, which may lag by some seconds."""
         ids = {order.order_id: order for order in orders}
         if not ids:
             return
@@ -253,10 +253,10 @@ def path_of(order: BrokerOrder) -> str:
 
 @dataclass
 class Tracked:
-    """An order of the loop. number: the how many-th this process has to do with.
+    """An order of the session. number: counts the orders of this process.
 
-    legs: ids of Alpaca's orders for it. rest: what is sent once the first of two is filled. quantity: what Alpaca was
-    asked for in all; None where an earlier process asked. note: what is not as the loop asked for it.
+    legs: IDs of its orders at Alpaca. rest: quantity to send after the first of two is filled. quantity: total that was
+    sent; None if an earlier process sent it. note: how it differs from the session's order.
     """
 
     client_order_id: str
@@ -271,13 +271,13 @@ class Tracked:
 
 
 class TrackedOrders:
-    """Every order that was sent or asked for, by the loop's id."""
+    """Every order that was sent or looked up, by the session's ID."""
 
     def __init__(self, book: OrderBook) -> None:
         self._book = book
         self._tracked: dict[str, Tracked] = {}
         self.number = 0
-        """How many there were so far."""
+        """Number of orders so far."""
 
     def __iter__(self) -> Iterator[Tracked]:
         return iter([*self._tracked.values()])
@@ -286,7 +286,7 @@ class TrackedOrders:
         return self._tracked.get(name)
 
     def track(self, name: str, *, symbol: str = "", legs: Sequence[str] = ()) -> Tracked:
-        """The order of this id, and that these are Alpaca's orders for it."""
+        """Track the order with this ID, and these orders at Alpaca for it."""
         tracked = self._tracked.setdefault(name, Tracked(name, symbol, 0))
         if not tracked.number or self.never_came(tracked):
             self.number += 1
@@ -296,22 +296,22 @@ class TrackedOrders:
         return tracked
 
     def track_found(self, name: str) -> Tracked:
-        """The order of this id, with all that the book has for it."""
+        """Track the order with this ID, with all of its orders in the book."""
         return self.track(name, legs=self.legs(name))
 
     def untrack(self, name: str) -> None:
         self._tracked.pop(name, None)
 
     def legs(self, name: str) -> list[str]:
-        """The ids of Alpaca's orders for it that are known."""
+        """The known IDs of its orders at Alpaca."""
         return [leg for leg in (name + FIRST_LEG, name) if self._book.get(leg) is not None]
 
     def found(self, tracked: Tracked) -> list[BrokerOrder]:
-        """Alpaca's orders for it that are known."""
+        """The known orders at Alpaca for it."""
         return [order for order in map(self._book.get, tracked.legs) if order is not None]
 
     def update(self, tracked: Tracked) -> OrderUpdate:
-        """The state of all its parts together; at least one is known."""
+        """The combined state of its parts; at least one must be known."""
         orders = self.found(tracked)
         filled = sum((order.sign * order.filled for order in orders), Decimal(0))
         quantity = tracked.quantity
@@ -321,14 +321,14 @@ class TrackedOrders:
         if self.has_ended(tracked):
             status = next((order.status for order in orders if order.status != "filled"), "filled")
             if status == "filled" and abs(filled) < abs(quantity):
-                status = "canceled"  # its second part was not taken
+                status = "canceled"  # its second part was not accepted
         last = max(orders, key=lambda order: order.updated)
         return OrderUpdate(
             tracked.client_order_id, last.symbol, status, float(quantity), float(filled), last.updated, tracked.note
         )
 
     def has_ended(self, tracked: Tracked) -> bool:
-        """Whether nothing more will happen to it."""
+        """Whether its state is final."""
         return bool(tracked.legs) and not tracked.rest and all(self.leg_has_ended(leg) for leg in tracked.legs)
 
     def leg_has_ended(self, leg: str) -> bool:
@@ -336,7 +336,7 @@ class TrackedOrders:
         return order is not None and order.ended
 
     def never_came(self, tracked: Tracked) -> bool:
-        """Whether an order whose answer was lost is not there after a long time."""
+        """Whether an order whose answer was lost is still unknown after a long time."""
         return not self.found(tracked) and time.monotonic() > tracked.tried_at + _UNKNOWN_FOR_S
 
     def forget_old(self) -> None:
@@ -348,10 +348,10 @@ class TrackedOrders:
 
 
 def name_of(leg: str) -> str:
-    """The loop's id of an order at Alpaca."""
+    """The session's ID of an order at Alpaca."""
     return leg.removesuffix(FIRST_LEG)
 
 
 def _before(time: np.datetime64) -> np.datetime64:
-    """A whole second before a time, as Alpaca takes them."""
+    """The whole second before a time, in Alpaca's resolution."""
     return time.astype("datetime64[s]") - np.timedelta64(1, "s")

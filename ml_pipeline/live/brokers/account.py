@@ -1,6 +1,6 @@
-"""One bar of the simulated broker's account: the kernel's step on tables of a single row, told as fills and a charge.
+"""One bar of the simulated broker's account: the kernel's step on tables with one row, returned as fills and a charge.
 
-A symbols. The step is the one that environments take, so its numbers have the backtest's bits.
+A symbols. Environments take the same step, so the numbers have the same bits as in a backtest.
 """
 
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ _STEPS = order_steps(PLAIN_OPS)
 
 
 class BarResult(NamedTuple):
-    """What happened in a bar, by index of the symbol. tried_at: the price of each symbol's order, filled or not, (A,).
+    """The result of a bar, by index of the symbol. tried_at: the price of each symbol's order, filled or not, (A,).
 
-    interest: money paid for what is borrowed. margin_called: it could not be paid.
+    interest: money paid for borrowing. margin_called: it could not be paid.
     """
 
     filled: dict[int, Filled]
@@ -32,7 +32,7 @@ class BarResult(NamedTuple):
 
 
 class MarketAccount:
-    """An account under `rules` in a market whose bars come one by one. `market`: prices at the last close."""
+    """An account under `rules` whose bars arrive one by one. market: prices at the last close."""
 
     def __init__(self, n_symbols: int, rules: TradingRules, periods_per_year: float) -> None:
         self.rules = rules
@@ -60,20 +60,20 @@ class MarketAccount:
         return self._account.margin_called
 
     def can_fill(self, bar: BarPrices, before: list[float], fillable_before: list[bool]) -> list[bool]:
-        """Whether an order that was decided at the closes `before` can be filled with this bar, (A,)."""
+        """Whether this bar can fill an order that was decided at the closes `before`, (A,)."""
         if self.rules.fill_at == "close":
             return fillable_before
         return [can and close > 0.0 for can, close in zip(bar.fillable, before, strict=True)]
 
     def weight_at(self, i: int, price: float) -> float:
-        """The weight of symbol i at this price of its own, and at the last closes of the others."""
+        """The weight of symbol i at this price, with the other symbols at their last closes."""
         account, closes = self._account, self.market.closes
         worth = account.cash + account.holdings[i] * price
         worth += sum(n * close for j, (n, close) in enumerate(zip(account.holdings, closes, strict=True)) if j != i)
         return account.holdings[i] * price / worth if worth > 0.0 else 0.0
 
     def see(self, bars: BarSet) -> BarPrices:
-        """The next bars, completed; they are the last ones from now on."""
+        """Take the next bars as the last ones. Returns them with missing prices filled in."""
         bar = self.market.take(bars)
         self.fillable = bar.fillable
         return bar
@@ -90,10 +90,10 @@ class MarketAccount:
         days: float | None,
         closing: bool,
     ) -> BarResult:
-        """Fill the orders, decided at the closes `decided` with these half-spreads, and end the bar.
+        """Fill the orders, which were decided at the closes `decided` with these half-spreads, and end the bar.
 
-        late_at: by symbol, the price in place of the usual one. days: for which interest is charged; None: the rates
-        are per bar. closing: no limit applies to the orders.
+        late_at: prices that replace the usual ones, by symbol. days: of interest; None: rates are per bar. closing: no
+        limit applies to the orders.
         """
         account = self._account
         prices = list(decided if self.rules.fill_at == "close" else bar.opens)
@@ -105,7 +105,7 @@ class MarketAccount:
         account.step(0, weights, may_trade, closing=closing)
         within = self.rules.acts_within_bars
         tried_at = list(account.fill_prices) if within else prices
-        # The broker closes all that is left, so nothing that it closes for lack of margin was closed before.
+        # A margin call closes all that is left, so a symbol is closed by it or before it, not both.
         is_called = [quantity != 0.0 for quantity in account.called]
         left = [0.0 if of_call else quantity for of_call, quantity in zip(is_called, account.exited, strict=True)]
         parts = (
@@ -121,18 +121,18 @@ class MarketAccount:
         return BarResult(*parts, tried_at, interest, bool(margin_called))
 
     def state(self) -> dict[str, Any]:
-        """As plain data, for `set_state`."""
+        """The state as plain data, for `set_state`."""
         account = {**self._account.state(), "margin_called": bool(self.margin_called)}
         return {"account": account, "market": self.market.state(), "fillable": self.fillable}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
+        """Restore a `state`."""
         self._account.set_state(state["account"])
         self.market.set_state(state["market"])
         self.fillable = list(state["fillable"])
 
     def _told(self, quantities: list[float], prices: list[float], half_spreads: list[float]) -> dict[int, Filled]:
-        """Each quantity that is not 0, with what it cost besides its price."""
+        """Each quantity other than 0, with its costs."""
         whole = self._terms._replace(lot=0.0)
         told = {}
         for i, quantity in enumerate(quantities):
@@ -153,7 +153,7 @@ class MarketAccount:
         bar: BarPrices | None,
         days: float,
     ) -> FillTables:
-        """Tables of a single bar; its row 0 is the order's, and row 1 of the closes the bar's."""
+        """Tables of a single bar; row 0 has the order's prices, row 1 of the closes the bar's."""
         bars = None
         if self.rules.acts_within_bars:
             opens, lows, highs, can = (

@@ -1,4 +1,4 @@
-"""What the trading loop needs of a broker. A new broker is one module with a class that has these methods.
+"""The interface of a broker. A new broker is one module with a class that has these methods.
 
 Quantities are signed: positive buys, negative sells. Times are UTC.
 """
@@ -17,22 +17,22 @@ _STEP_ROUNDING = 1e-9
 
 OrderStatus = Literal["accepted", "partly_filled", "filled", "canceled", "expired", "rejected"]
 ENDED: tuple[OrderStatus, ...] = get_args(OrderStatus)[2:]
-"""Nothing more will happen to an order of these."""
+"""Final states of an order."""
 
 
 class BrokerUnavailable(Exception):
-    """The broker cannot be reached now, or does not answer in time. Whether it took the order is not known."""
+    """The broker cannot be reached, or did not answer in time. It may or may not have accepted the order."""
 
 
 class OrderRequest(NamedTuple):
     """An order for one symbol, decided at one bar.
 
-    client_order_id: the only one of this account, known before it is sent. quantity: as sized at the close that it was
-    decided on; 0 where only the fill's price tells. weight: the target as a fraction of equity, by which a broker that
-    `sizes_at_fill` finds the quantity. limit_price: None for a market order. closing: it closes a position whole, and
-    no limit applies.
-    targets: of all symbols of the decision, in their order, on one of its orders, where symbols that get no order count
-    in the sum that `max_gross` bounds; only for a broker that `sizes_at_fill`.
+    client_order_id: unique in the account, and known before the order is sent. quantity: sized at the close of the
+    decision; 0 if it depends on the fill's price. weight: the target as a fraction of equity, from which a broker with
+    `sizes_at_fill` computes the quantity. limit_price: None for a market order. closing: it closes the whole position,
+    and no limit applies.
+    targets: weights of all symbols of the decision, in their order; set on one of its orders if symbols without an
+    order count in the sum that `max_gross` limits. Only for a broker with `sizes_at_fill`.
     """
 
     client_order_id: str
@@ -45,9 +45,9 @@ class OrderRequest(NamedTuple):
 
 
 class OrderUpdate(NamedTuple):
-    """An order as the broker has it. quantity: None where it is sized at the fill. reason: of a rejection, in words.
+    """The state of an order at the broker. quantity: None if it is sized at the fill. reason: of a rejection, in words.
 
-    price: at which it was tried in the last bar, filled or not; None where that is not known.
+    price: of the attempt in the last bar, filled or not; None if unknown.
     """
 
     client_order_id: str
@@ -61,10 +61,10 @@ class OrderUpdate(NamedTuple):
 
 
 class Fill(NamedTuple):
-    """A part of an order that was filled. costs: money paid for it besides quantity * price.
+    """A fill of an order, or of a part of it. costs: money paid in addition to quantity * price.
 
-    fill_id: the broker's, by which a fill that is told twice is known. exit: the broker closed a position itself, at a
-    stop or at a target; margin_called: for lack of margin.
+    fill_id: the broker's; it identifies a fill that is reported twice. exit: the broker closed the position itself, at
+    a stop or target; margin_called: for lack of margin.
     """
 
     fill_id: str
@@ -79,9 +79,9 @@ class Fill(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """Money that the broker took besides costs of orders, such as borrowing fees: positive where it was paid.
+    """Money that the broker charged in addition to the costs of orders, such as borrowing fees; positive: paid.
 
-    days: for which interest was charged, where it is charged by calendar day. margin_called: it could not be paid.
+    days: of interest, if it is charged by calendar day. margin_called: the charge could not be paid.
     """
 
     charge_id: str
@@ -96,7 +96,7 @@ BrokerEvent = OrderUpdate | Fill | Charge
 
 
 class AccountState(NamedTuple):
-    """The account as the broker has it. positions: signed quantities, of symbols that are held."""
+    """The account at the broker. positions: signed quantity by symbol."""
 
     cash: float
     equity: float
@@ -105,7 +105,7 @@ class AccountState(NamedTuple):
 
 
 class TradingSession(NamedTuple):
-    """When a market is open: half days end early, and holidays have none."""
+    """One market session. Half days end early, and holidays have none."""
 
     opens: np.datetime64
     closes: np.datetime64
@@ -113,10 +113,10 @@ class TradingSession(NamedTuple):
 
 @dataclass(frozen=True)
 class QuantityRules:
-    """Which quantities a broker takes.
+    """The quantities that a broker accepts.
 
-    steps: of each symbol, such as 1 for whole shares; 0: any. usual_step: of the other symbols. smallest_order: in
-    money. whole_shorts: short positions are of whole shares, whatever the step.
+    steps: step of each symbol, such as 1 for whole shares; 0: any quantity. usual_step: step of other symbols.
+    smallest_order: in money. whole_shorts: short positions are whole shares, regardless of the step.
     """
 
     steps: Mapping[str, float] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class QuantityRules:
     whole_shorts: bool = False
 
     def quantity(self, symbol: str, order: float, held: float) -> float:
-        """The order, rounded down to what the broker takes; one that closes the position stays whole."""
+        """The order, rounded down to a quantity that the broker accepts; one that closes the position is unchanged."""
         if order == -held:
             return order
         step = self.steps.get(symbol, self.usual_step)
@@ -137,47 +137,47 @@ class QuantityRules:
 
 
 class Broker(Protocol):
-    """An account that orders are sent to. Every method but `close` may raise BrokerUnavailable."""
+    """An account that accepts orders. Every method except `close` may raise BrokerUnavailable."""
 
     name: str
     sizes_at_fill: bool
-    """Whether it sizes orders by their weight at the fill's price; otherwise by their quantity."""
+    """True: it sizes orders by their weight, at the fill's price. False: it uses their quantity."""
     real_money: bool
     quantities: QuantityRules | None
-    """Which quantities it takes, if `sizes_at_fill` is False; None: any."""
+    """The quantities that it accepts, if `sizes_at_fill` is False; None: any."""
 
     def account(self) -> AccountState:
         """Cash, equity and positions now."""
 
     def orders(self, client_order_ids: Sequence[str] | None = None) -> list[OrderUpdate]:
-        """The named orders that it knows, whatever became of them; None: all that are open."""
+        """The known orders among these IDs, in any state; None: all open orders."""
 
     def submit(self, orders: Sequence[OrderRequest]) -> list[OrderUpdate]:
-        """Send the orders of one decision; the first state of each, a rejection included.
+        """Send the orders of one decision. Returns the first state of each, which may be a rejection.
 
-        One with an id that it has already is not taken again: its state as it is.
+        An order with a known ID is not accepted again; its current state is returned.
         """
 
     def cancel(self, client_order_ids: Sequence[str]) -> None:
-        """Cancel what is open of these; one that has ended stays as it is."""
+        """Cancel the open ones of these orders; others are unchanged."""
 
     def market_closed_bar(self, bars: BarSet) -> None:
-        """The market's next bars, in order. A broker that simulates fills learns from them; any other ignores them.
+        """The market's next bars, in order. A broker that simulates fills uses them; others ignore them.
 
-        The same bars again change nothing.
+        Repeated bars change nothing.
         """
 
     def poll(self, cursor: str | None) -> tuple[list[BrokerEvent], str | None]:
-        """What happened after `cursor`, oldest first, and the cursor after it; None: from the beginning.
+        """The events after `cursor`, oldest first, and the next cursor; None: from the beginning.
 
-        The same cursor gives the same events again, so that whoever was killed before it wrote them down asks again.
+        The same cursor returns the same events, so a caller that was killed before it stored them can ask again.
         """
 
     def now(self) -> np.datetime64:
         """The time by the broker's clock."""
 
     def sessions(self, first: np.datetime64, last: np.datetime64) -> list[TradingSession]:
-        """The market's sessions between two days; empty where it never closes."""
+        """The market's sessions between two days; empty if it never closes."""
 
     def close(self) -> None:
-        """Let go of connections and threads. Orders and positions stay as they are."""
+        """Close connections and end threads. Orders and positions are unchanged."""

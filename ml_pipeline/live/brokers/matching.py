@@ -1,6 +1,6 @@
-"""Which orders are filled with a bar, and what the broker tells of it.
+"""Fill orders with a bar, and create the broker's events about it.
 
-An order is ready for a bar if it is in the market before the bar closes; of several for a symbol the latest counts.
+An order is ready for a bar if it is in the market before the bar closes; of several for one symbol the latest counts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ _REPLACED = "a later order replaced it"
 
 
 class Moment(NamedTuple):
-    """What an order is decided on: the closes, half-spreads and bars of one time, each (A,)."""
+    """The data of a decision: closes, half-spreads and whether there is a bar, each (A,)."""
 
     closed_at: Time
     closes: list[float]
@@ -41,7 +41,7 @@ class Span(NamedTuple):
 
 class Ready(NamedTuple):
     """An order that is in the market in a bar. latency: fraction of the bar that had passed when it arrived, 0 to 1.
-    part: what of it is filled, as far as faults go."""
+    part: fraction that faults allow to be filled."""
 
     order: StoredOrder
     latency: float
@@ -49,7 +49,7 @@ class Ready(NamedTuple):
 
 
 class Matching:
-    """Fills the orders of an account with one bar after the other."""
+    """Fills the orders of an account, bar by bar."""
 
     def __init__(self, symbols: Sequence[str], account: MarketAccount, chance: Chance, *, keeps_rest: bool) -> None:
         self._symbols, self._account, self._chance = tuple(symbols), account, chance
@@ -66,9 +66,9 @@ class Matching:
         days: float | None,
         first_number: int,
     ) -> Change:
-        """Fill the open orders with a bar, and end it; what changed.
+        """Fill the open orders with a bar, and end the bar. Returns the change.
 
-        had: what they were decided on. days: see `MarketAccount.step`. first_number: names fills and charges.
+        had: the data of their decision. days: see `MarketAccount.step`. first_number: ID of the first fill or charge.
         """
         change = Change()
         ready = self._ready(orders, change, span)
@@ -105,7 +105,7 @@ class Matching:
         return self._limited or rules.sizes_at_decision or rules.fill_at == "close"
 
     def _ready(self, orders: Iterable[StoredOrder], change: Change, span: Span) -> dict[int, Ready]:
-        """By index of the symbol, in their order; an order that a later one replaces is canceled."""
+        """The ready orders by index of the symbol, in its order; an order that a later one replaces is canceled."""
         ready: dict[int, Ready] = {}
         opened, closed_at = span
         for order in sorted(orders, key=lambda each: each.number):
@@ -122,7 +122,7 @@ class Matching:
         return dict(sorted(ready.items()))
 
     def _targets(self, ready: dict[int, Ready]) -> list[float]:
-        """What each symbol counts for in the sum of targets: its order, or what is told beside the orders of others."""
+        """The weight of each symbol in the sum of targets: of its order, or from `targets` of another order."""
         told = (each.order.request.targets for each in ready.values())
         weights = list(next((targets for targets in told if targets is not None), [0.0] * len(self._symbols)))
         for i, each in ready.items():
@@ -130,7 +130,7 @@ class Matching:
         return weights
 
     def _weight(self, i: int, order: StoredOrder, part: float, price: float) -> float:
-        """The target for the kernel: that of the order, or on the way to it, where only a part is filled."""
+        """The target for the kernel: that of the order, or a point on the way to it if only a part is filled."""
         weight = 0.0 if order.request.closing else order.request.weight
         if self._account.rules.action_mode == "trade" and not order.request.closing:
             is_rest = order.update.status == "partly_filled"
@@ -143,7 +143,7 @@ class Matching:
     def _tell_orders(
         self, change: Change, ready: dict[int, Ready], told: BarResult, numbers: Iterator[int], span: Span
     ) -> None:
-        """Fills and what became of the orders. span: from the first to the last time of a fill."""
+        """Add the events of the orders: fills and new states. span: first and last possible time of a fill."""
         for i, (order, latency, part) in ready.items():
             price, time = told.tried_at[i], span.opened + (span.closed_at - span.opened) * latency
             if (filled := told.filled.get(i)) is None:
@@ -192,7 +192,7 @@ class Matching:
 
 
 def canceled(orders: Iterable[StoredOrder], time: Time) -> Change:
-    """The change by which open orders end, as asked."""
+    """The change that cancels open orders on request."""
     change = Change()
     for order in orders:
         update = order.update._replace(status="canceled", time=time, reason="as asked", price=None)

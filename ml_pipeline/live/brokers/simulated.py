@@ -1,6 +1,6 @@
-"""A broker on this machine that fills orders as a backtest does: by the kernel's step, bar by bar.
+"""A broker on this machine that fills orders as a backtest does, with the kernel's step, bar by bar.
 
-It has an account of its own, which is durable: see `store`. Faults can be asked for: see `faults`.
+Its account is durable, see `store`. It can simulate faults, see `faults`.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,18 +35,17 @@ Sessions = Callable[[np.datetime64, np.datetime64], list[TradingSession]]
 
 
 class SimulatedBroker:
-    """The simulated broker: `Broker` of `live.brokers.broker`.
+    """The simulated broker, a `Broker` of `live.brokers.broker`.
 
-    An order reaches the market at the close that it was sent after, and is filled with the next bar: at its open, or,
-    with fill_at "close", at the close before. An order whose symbol has no bar to be filled in expires. One that comes
-    to nothing, as its target is held already or too little cash is left, is filled with a quantity of 0.
+    An order reaches the market at the close after which it was sent, and is filled with the next bar: at its open, or,
+    with fill_at "close", at the close before. If its symbol has no next bar, the order expires. If its target is held
+    already, or too little cash is left, it is filled with a quantity of 0.
 
-    symbols, rules: of the session; the account begins with `rules.initial_cash`. periods_per_year: bars per year, for
+    symbols, rules: of the session; the account starts with `rules.initial_cash`. periods_per_year: bars per year, for
     rates per bar. store: the account's file. interest_days: days from the bar of a time to the next bar, needed if the
-    rules charge interest by day. sessions: when the market is open; None: always. bar_length: needed where orders are
-    late.
-    durable: whether the account survives a power cut, which takes the time of a disk; it always survives a kill.
-    Raises UserError where the file holds an account of other terms.
+    rules charge interest by day. sessions: when the market is open; None: always. bar_length: needed for latency.
+    durable: whether the account survives a power cut, which needs disk flushes; it always survives a kill.
+    Raises UserError if the file has an account with other terms.
     """
 
     name = "simulated"
@@ -118,7 +117,7 @@ class SimulatedBroker:
             self._write(canceled(chosen, self._closed_at))
 
     def market_closed_bar(self, bars: BarSet) -> None:
-        """Fill what is ordered, charge what is borrowed, and close what reached its stop, with these bars."""
+        """Fill orders, charge interest, and close positions at stops, with these bars."""
         time, account = bars.time.astype("datetime64[ns]"), self._account
         if not np.isnat(self._time) and time <= self._time:
             return
@@ -180,7 +179,7 @@ class SimulatedBroker:
             raise BrokerUnavailable("The simulated broker cannot be reached (sim_outage_rate).")
 
     def _load(self) -> None:
-        """The account as it is on disk."""
+        """Load the account from its file."""
         self._account = account = MarketAccount(len(self.symbols), self._rules, self._periods_per_year)
         keeps_rest = self.faults.sim_rest_of_order == "open"
         self._matching = Matching(self.symbols, account, self._chance, keeps_rest=keeps_rest)
@@ -199,7 +198,7 @@ class SimulatedBroker:
         try:
             self._store.write(change, state, quiet=quiet)
         except BaseException:
-            self._load()  # nothing of the change has happened
+            self._load()  # undo the change in memory
             raise
         self._n_orders += len(change.new)
         for order in (*change.new, *change.changed):

@@ -1,5 +1,5 @@
-"""The file of the simulated broker's account. Each change is one transaction: a process that is killed leaves the file
-as it was before it or after it, never between."""
+"""The file of the simulated broker's account. Each change is one transaction: a kill leaves the file as it was before
+or after it."""
 
 import json
 import sqlite3
@@ -36,8 +36,8 @@ _TIME_AT = {kind: kind._fields.index("time") for kind in _KINDS}
 
 
 class StoredOrder(NamedTuple):
-    """An order as the account has it. arrives: when it reaches the market; None: at once. number: of the order, by
-    which a later one is known."""
+    """An order in the account. arrives: when it reaches the market; None: at once. number: later orders have larger
+    ones."""
 
     request: OrderRequest
     update: OrderUpdate
@@ -47,7 +47,7 @@ class StoredOrder(NamedTuple):
 
 @dataclass
 class Change:
-    """What happened at once: new orders, what became of others, and events, oldest first."""
+    """A change of the account: new orders, changed orders, and events, oldest first."""
 
     new: list[StoredOrder] = field(default_factory=list)
     changed: list[StoredOrder] = field(default_factory=list)
@@ -55,11 +55,11 @@ class Change:
 
 
 class AccountStore:
-    """The account in an SQLite file, which is made where there is none.
+    """The account in an SQLite file, which is created if missing.
 
-    terms: what the account was opened with, as plain data. durable: whether a change survives a power cut; a killed
-    process loses nothing either way.
-    Raises UserError where the file belongs to an account of other terms, or is none.
+    terms: of the account, as plain data. durable: whether a change survives a power cut; a killed process loses nothing
+    either way.
+    Raises UserError if the file is invalid, or belongs to an account with other terms.
     """
 
     def __init__(self, path: Path, *, terms: dict[str, Any], durable: bool) -> None:
@@ -92,17 +92,17 @@ class AccountStore:
     def _unusable(self, error: sqlite3.Error) -> UserError:
         return UserError(
             f"{self.path} cannot be used as the account of the simulated broker: {error}. Remove it, or start a "
-            "session of another name."
+            "session with another name."
         )
 
     def state(self) -> dict[str, Any] | None:
-        """The account's state as it was written last; None before."""
+        """The account's last state; None before the first."""
         return None if self._state is None else json.loads(self._state)
 
     def write(self, change: Change, state: dict[str, Any] | None = None, *, quiet: bool = False) -> None:
-        """Write a change, and a new state where there is one: all of it or nothing. quiet: a power cut may undo it.
+        """Write a change, and a new state if given, in one transaction. quiet: a power cut may undo it.
 
-        Raises UserError where another process has changed the account meanwhile, or the disk takes nothing.
+        Raises UserError if another process has changed the account, or the disk is full.
         """
         text = self._state if state is None else json.dumps(state)
         try:
@@ -114,7 +114,7 @@ class AccountStore:
         self._version, self._state = self._version + 1, text
 
     def open_orders(self) -> list[StoredOrder]:
-        """Orders to which more may happen, in their order."""
+        """The open orders, in their order."""
         return self._orders("WHERE status IN ('accepted', 'partly_filled') ORDER BY number", ())
 
     def n_orders(self) -> int:
@@ -122,14 +122,14 @@ class AccountStore:
         return int(self.connection.execute("SELECT coalesce(max(number), 0) FROM orders").fetchone()[0])
 
     def orders(self, ids: Sequence[str]) -> list[StoredOrder]:
-        """Those of the ids that are known, in this order."""
+        """The known orders among these IDs, in this order."""
         asked = json.dumps(list(ids))
         known = self._orders("WHERE client_order_id IN (SELECT value FROM json_each(?))", (asked,))
         found = {order.request.client_order_id: order for order in known}
         return [found[each] for each in dict.fromkeys(ids) if each in found]
 
     def events_after(self, number: int) -> tuple[list[BrokerEvent], int]:
-        """(events, the number after them) of all changes after that of this number, oldest first."""
+        """(events, number of the last change) of all changes after this number, oldest first."""
         rows = self.connection.execute("SELECT number, told FROM events WHERE number > ? ORDER BY number", (number,))
         events: list[BrokerEvent] = []
         for found, told in rows.fetchall():
@@ -180,7 +180,7 @@ class AccountStore:
             name = differing[0]
             raise UserError(
                 f"The account in {self.path} was opened with {name} {had.get(name)!r}, but got {terms.get(name)!r}; "
-                "an account keeps its terms: give the same, or start a session of another name."
+                "an account keeps its terms: give the same, or start a session with another name."
             )
 
 

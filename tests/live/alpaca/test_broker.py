@@ -281,7 +281,7 @@ def test_an_account_that_may_not_trade_is_refused(server):
     from ml_pipeline.live.alpaca.broker import open_alpaca
 
     server.trading.blocked = True
-    with pytest.raises(UserError, match="does not let this account trade"):
+    with pytest.raises(UserError, match="does not allow this account to trade"):
         open_alpaca(config_for(server))
 
 
@@ -289,7 +289,7 @@ def test_a_symbol_that_alpaca_does_not_have_is_refused_at_the_start(server):
     from ml_pipeline.live.alpaca.broker import open_alpaca
 
     server.trading.exchange.assets = {"EURUSD": {"missing": True}, "BTCUSD": {"class": "crypto"}}
-    with pytest.raises(UserError, match="EURUSD, BTCUSD cannot be traded in this account, which trades US shares"):
+    with pytest.raises(UserError, match="EURUSD, BTCUSD cannot be traded in this account, which trades US stocks"):
         open_alpaca(config_for(server), symbols=["AAPL", "EURUSD", "BTCUSD"])
 
 
@@ -303,7 +303,7 @@ def test_rules_that_the_account_does_not_keep_are_refused(server, name):
 
 
 def test_a_cursor_of_another_broker_is_refused(broker):
-    with pytest.raises(UserError, match="go on with the broker that the session began with"):
+    with pytest.raises(UserError, match="it began with another broker"):
         broker.poll("17")
 
 
@@ -313,7 +313,7 @@ def test_real_money_is_traded_only_in_the_account_whose_number_was_typed(server,
     server.trading.key = server.updates.key = "AKTEST"
     monkeypatch.setenv("APCA_API_KEY_ID", "AKTEST")
     config = config_for(server, live=True, real_money=True)
-    with pytest.raises(UserError, match="not the account's number"):
+    with pytest.raises(UserError, match="not the account number"):
         open_alpaca(config, ask=lambda question: "yes")
     with open_alpaca(config, ask=lambda question: "PA1234567890") as broker:
         assert broker.real_money

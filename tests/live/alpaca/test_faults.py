@@ -97,7 +97,7 @@ def test_an_order_whose_answer_was_lost_is_found_by_its_id_and_never_sent_twice(
         (answer,) = broker.submit([order("a", 5.0)])
         assert answer.client_order_id == "a"
     else:
-        with pytest.raises(BrokerUnavailable, match="Whether it took order a is not known"):
+        with pytest.raises(BrokerUnavailable, match="It is unknown whether it accepted order a"):
             broker.submit([order("a", 5.0)])
         assert broker.orders(["a"]) == []
         broker.submit([order("a", 5.0)])
@@ -160,7 +160,7 @@ def test_an_answer_that_drips_in_is_given_up(open_broker, server, monkeypatch):
 def test_an_answer_that_is_no_json_is_no_answer(open_broker, server):
     broker = open_broker(**SOON)
     server.faults.answer("GET /v2/account", 200, raw=b"<html>", times=100)
-    with pytest.raises(BrokerUnavailable, match="answers what cannot be read"):
+    with pytest.raises(BrokerUnavailable, match="sent an unreadable answer"):
         broker.account()
 
 
@@ -271,7 +271,7 @@ def test_keys_that_are_refused_are_told_in_a_sentence(server, monkeypatch):
     from ml_pipeline.live.alpaca.broker import open_alpaca
 
     monkeypatch.setenv("APCA_API_SECRET_KEY", "another")
-    with pytest.raises(UserError, match="paper account does not take these keys") as refused:
+    with pytest.raises(UserError, match="paper account does not accept these keys") as refused:
         open_alpaca(config_for(server))
     assert "another" not in str(refused.value)
 

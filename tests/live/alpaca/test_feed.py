@@ -393,7 +393,7 @@ def test_bars_outside_the_session_are_left_out(session):
     ("body", "sentence"),
     [
         ({"message": "subscription does not permit querying recent SIP data"}, "feed iex needs another subscription"),
-        ({"message": "forbidden."}, r"does not take these keys \(it answers 403: forbidden.\)"),
+        ({"message": "forbidden."}, r"does not accept these keys \(status 403: forbidden.\)"),
     ],
 )
 def test_a_refusal_at_the_start_says_what_to_do(open_session, body, sentence):
@@ -417,7 +417,7 @@ def test_an_answer_that_is_none_is_told(open_session, body):
     session = open_session()
     session.faults.answer("GET /v2/stocks/bars", 200, body)
 
-    with pytest.raises(BarsUnavailable, match="Alpaca's history answers what cannot be read"):
+    with pytest.raises(BarsUnavailable, match="Alpaca's history sent an unreadable answer"):
         session.feed.history()
 
 
@@ -431,7 +431,7 @@ def test_of_a_history_that_cannot_be_reached_the_caller_is_told(open_session):
 def test_a_timeframe_must_be_named(server):
     from ml_pipeline.live.alpaca.feed import open_alpaca_feed
 
-    with pytest.raises(UserError, match="say how long the bars are that the policy was trained on"):
+    with pytest.raises(UserError, match="set --timeframe to the length of the bars in training"):
         open_alpaca_feed(("AAPL",), BarForm(), AlpacaConfig(), FeedConfig())
     with pytest.raises(UserError, match="--timeframe 30s is shorter"):
         open_alpaca_feed(("AAPL",), BarForm(timeframe="30s"), AlpacaConfig(), FeedConfig())

@@ -80,7 +80,7 @@ def test_a_secret_key_is_seen_nowhere(server, monkeypatch, tmp_path):
         server.faults.silence("", times=10**6)
         said += process.communicate("\n", timeout=60)[0]
         assert process.returncode == 0, said
-    assert "does not take these keys" in said
+    assert "does not accept these keys" in said
     assert "BrokerUnavailable" in said
     written = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert b"/v2/orders" in written[tmp_path / "everything.log"]
