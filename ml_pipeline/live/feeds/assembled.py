@@ -1,6 +1,6 @@
-"""A feed of bars that come one by one: put together, waited for, looked up where they are missing, and told.
+"""A feed of bars that arrive one by one: it assembles them, waits for missing ones, fetches them, and reports gaps.
 
-It knows nothing of where they come from; a `BarSource` does.
+The bars come from a `BarSource`, so the feed is independent of their origin.
 """
 
 import time
@@ -19,34 +19,34 @@ from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.timeframes import DAY, Calendar, Timing, long_bars
 from ml_pipeline.trading.market.times import as_text
 
-# Without a number in the settings, so many bars are loaded before the start.
+# Number of bars to load before the start, if the settings have none.
 _WARMUP_BARS = 500
 _LOOK_UP_EVERY = np.timedelta64(1, "s")
 _LONGEST_WAIT_S = 0.25
 
 
 class BarSource(Protocol):
-    """Where single bars come from. Its bars are stamped with when they open."""
+    """A source of single bars, whose times are their opens."""
 
     name: str
 
     def open(self) -> None:
-        """Begin to receive."""
+        """Start to receive."""
 
     def receive(self, timeout_s: float) -> list[SymbolBar]:
-        """The bars that have come, after a wait of at most so long for one. Never raises."""
+        """The bars that have arrived, after waiting at most `timeout_s` for one. Never raises."""
 
     def history(self, first: np.datetime64, last: np.datetime64) -> list[SymbolBar]:
         """The bars of all symbols from the time `first` to `last`. Raises BarsUnavailable."""
 
     def close(self) -> None:
-        """Let go of connections and threads; again, it does nothing."""
+        """Close connections and end threads; may be called twice."""
 
 
 class Market(NamedTuple):
-    """What bars are made of what the source sends. base: of its bars. length: of the bars to trade on, in ns.
+    """The bars to build. base: timing of the source's bars. length: of the bars to trade on, in ns.
 
-    sessions: of the exchange's calendar; None: the market never closes, or its session alone tells.
+    sessions: of the exchange's calendar; None: the market never closes, or only its session is known.
     """
 
     symbols: tuple[str, ...]
@@ -57,7 +57,7 @@ class Market(NamedTuple):
 
 
 class AssembledFeed:
-    """The bars of `market` as `source` sends them. clock: UTC, for tests."""
+    """The bars of `market`, from the single bars of `source`. clock: UTC, for tests."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class AssembledFeed:
         self._begin(self._latest_closed(self.now()))
 
     def history(self, before: np.datetime64 | None = None) -> list[BarSet]:
-        """The latest closed bars, as many as are configured. Raises BarsUnavailable."""
+        """The latest closed bars, as many as configured. Raises BarsUnavailable."""
         n = _WARMUP_BARS if self._config.warmup_bars is None else self._config.warmup_bars
         last = self._latest_closed(self.now() if before is None else min(self.now(), before))
         assembly, longer, bars = self._past(last, n)
@@ -96,7 +96,7 @@ class AssembledFeed:
         return bars[-n:] if n else []
 
     def start(self, after: np.datetime64 | None = None) -> None:
-        """Begin to receive: after this bar, or after those of `history`, or now."""
+        """Start to receive, after this bar, after those of `history`, or now."""
         if after is not None:
             closed = self.timing.closes(np.array([after]))[0]
             self._begin(closed - self._length)
@@ -105,7 +105,7 @@ class AssembledFeed:
         self._source.open()
 
     def next(self, timeout_s: float | None = None) -> FeedEvent | None:
-        """The next bars, or what happened to them."""
+        """The next bars, or a Gap or Correction."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         wait_s = 0.0
         while not self._closed:
@@ -120,20 +120,20 @@ class AssembledFeed:
         return None
 
     def times_after(self, time: np.datetime64, n: int) -> NDArray[np.datetime64]:
-        """By the calendar of the exchange."""
+        """The times of the next bars by the exchange's calendar."""
         return self._own_hours.times_after(time, n)
 
     def now(self) -> np.datetime64:
-        """By this machine's clock."""
+        """The time by this machine's clock."""
         return self._clock()
 
     def close(self) -> None:
-        """Ends the source as well."""
+        """Close the feed and its source."""
         self._closed = True
         self._source.close()
 
     def _begin(self, given: np.datetime64) -> None:
-        """After the source's bar of this time."""
+        """Begin after the source's bar of this time."""
         self._assembly = BarAssembly(self.symbols, self._base, given=given)
         self._longer = self._new_longer()
         self._since = given + self._length
@@ -143,7 +143,7 @@ class AssembledFeed:
         self._look_up_at = self._since
 
     def _before_longer(self, given: np.datetime64) -> np.datetime64:
-        """The source's last bar before the longer bar that goes on after `given`, so that none is given out in part."""
+        """The source's last bar before the longer bar that continues after `given`, so that none is incomplete."""
         if self.timing.length == self._base.length:
             return given
         following = np.array([given + self._length])
@@ -155,7 +155,7 @@ class AssembledFeed:
         return None if same else LongerBarAssembly(self.symbols, self._base, self.timing.length)
 
     def _past(self, last: np.datetime64, n: int) -> tuple[BarAssembly, LongerBarAssembly | None, list[BarSet]]:
-        """`n` bars or more that were closed with the source's bar `last`, and what goes on from there."""
+        """At least `n` bars up to the source's bar `last`, and the assemblies that continue from there."""
         first = last - self._span(n)
         assembly, longer = BarAssembly(self.symbols, self._base, given=first - self._length), self._new_longer()
         bars: list[BarSet] = []
@@ -168,12 +168,12 @@ class AssembledFeed:
             bars += [each] if longer is None else longer.add(each, closed)
         if longer is not None:
             bars += longer.settle(closed, closed)
-            bars = bars[1:]  # the first may lack the bars before `first`
+            bars = bars[1:]  # the first may be incomplete
         assembly.given = assembly.settled
         return assembly, longer, bars
 
     def _span(self, n: int) -> np.timedelta64:
-        """A time in which there are surely `n` bars: nights, weekends and holidays included."""
+        """A time span that certainly contains `n` bars, including nights, weekends and holidays."""
         open_for = min(self._base.clock.open_for, DAY)
         per_day = max(1.0, open_for / self.timing.length)
         if self.calendar.name == "24/7":
@@ -182,7 +182,7 @@ class AssembledFeed:
         return np.timedelta64(int(np.ceil(1.1 * days) + 5), "D").astype("timedelta64[ns]")
 
     def _go_on(self, now: np.datetime64) -> None:
-        """Give out what can be, after what is missing was looked up."""
+        """Deliver bars, after fetching missing ones."""
         self._give(now)
         last = self._latest_closed(now - self._wait)
         settled = self._assembly.settled
@@ -199,7 +199,7 @@ class AssembledFeed:
             self._events.extend([bars] if self._longer is None else self._longer.add(bars, now))
 
     def _settle(self, last: np.datetime64, now: np.datetime64) -> None:
-        """Look up the bars up to `last` that have not come, before anything is decided without them."""
+        """Fetch missing bars up to `last`, before a decision is made without them."""
         assembly = self._assembly
         assert assembly.given is not None, "a feed begins after a bar"
         nothing = np.timedelta64(0, "ns")
@@ -226,7 +226,7 @@ class AssembledFeed:
         self._tell_silence(first, last)
 
     def _give_up(self, first: np.datetime64, last: np.datetime64, why: str) -> None:
-        """What could not be looked up is a gap. It is looked for again as long as nothing newer has come."""
+        """Report bars that could not be fetched as a gap, and try again until newer bars arrive."""
         self._failures = 0
         missing = self._assembly.missing(first, last)
         self._gave_up = last
@@ -243,7 +243,7 @@ class AssembledFeed:
         return any(time <= last for time in self._assembly.waiting)
 
     def _tell_silence(self, first: np.datetime64, last: np.datetime64) -> None:
-        """That nothing has come though the market is open, told once."""
+        """Report once that no bars arrive although the market is open."""
         if self._told is not None or self._came(last):
             return
         n = int(self._hours.open_between(self._since, last + self._length) // self._length)
@@ -262,6 +262,6 @@ class AssembledFeed:
             self._events.append(correction)
 
     def _latest_closed(self, now: np.datetime64) -> np.datetime64:
-        """The latest time of a bar of the source that has closed by `now`."""
+        """The time of the source's latest bar that has closed by `now`."""
         moment = now.astype("datetime64[ns]").astype(np.int64)
         return np.datetime64(int(moment // self._base.length * self._base.length), "ns") - self._length

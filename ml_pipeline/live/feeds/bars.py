@@ -1,8 +1,7 @@
-"""From single bars of single symbols, as streams send them, to the bars that close together, and to longer ones.
+"""Assemble single bars of symbols, as streams send them, into sets that close together, and into longer bars.
 
-`BarAssembly` is a function of messages and clock readings alone: bars that come twice are ignored, those out of order
-are sorted as long as they are waited for, a corrected one replaces the first, and after they were given out they are a
-Correction.
+`BarAssembly` depends only on messages and clock readings. It ignores repeated bars, sorts bars that are out of order as
+long as it waits for them, and replaces a bar by its correction. A change after delivery becomes a Correction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +16,17 @@ from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.plausibility import outside_range
 from ml_pipeline.trading.market.timeframes import DAY, Timing, long_bars, together
 
-# So many sets that were given out are remembered, to notice what changes in them.
+# Number of delivered sets that are kept to detect changes.
 _SETS_REMEMBERED = 500
-# So many longer bars that were given out are kept with their bars, likewise.
+# Number of delivered longer bars that are kept for the same purpose.
 _LONGER_BARS_REMEMBERED = 4
 _PRICES = ("open", "high", "low", "close")
 _FIELDS = (*_PRICES, "volume")
 
 
 class SymbolBar(NamedTuple):
-    """One bar of one symbol. time: as the feed's timing says. corrected: it was looked up, or sent as a correction, so
-    that a first version, which may come later, does not replace it."""
+    """One bar of one symbol. time: by the feed's timing. corrected: it was fetched, or sent as a correction, so a first
+    version that arrives later does not replace it."""
 
     symbol: str
     time: np.datetime64
@@ -44,19 +43,19 @@ class SymbolBar(NamedTuple):
 
     @property
     def possible(self) -> bool:
-        """Whether its prices are positive and finite, its high is not below its low, and its volume is one."""
+        """Whether its prices are positive and finite, its high is not below its low, and its volume is valid."""
         prices = self[2:6]
         return (
             all(0 < price < np.inf for price in prices)
             and self.low <= self.high
-            and 0 <= self.volume < np.inf  # no comparison holds for NaN
+            and 0 <= self.volume < np.inf  # comparisons with NaN are False
         )
 
 
 class BarAssembly:
-    """Bars of `symbols` after the time `given`, each set once it is complete or nothing more is waited for.
+    """Bars of `symbols` after the time `given`. Each set is delivered when it is complete or the wait is over.
 
-    settled: up to this time, bars that are missing were waited for and looked up; None: none were.
+    settled: time up to which missing bars were waited for and fetched; None: no bars yet.
     """
 
     def __init__(self, symbols: Sequence[str], timing: Timing, *, given: np.datetime64 | None = None) -> None:
@@ -65,18 +64,18 @@ class BarAssembly:
         self.given = given
         self.settled = given
         self.refused = ""
-        """Why the latest bar that is impossible was left out."""
+        """Why the latest impossible bar was skipped."""
         self._length = np.timedelta64(timing.length, "ns")
         self._waiting: dict[np.datetime64, dict[str, SymbolBar]] = {}
         self._known: dict[np.datetime64, dict[str, SymbolBar]] = {}
 
     @property
     def waiting(self) -> Mapping[np.datetime64, Mapping[str, SymbolBar]]:
-        """The bars that were not given out yet, by time and symbol."""
+        """The bars that are not delivered yet, by time and symbol."""
         return self._waiting
 
     def add(self, bar: SymbolBar) -> Correction | None:
-        """Take a bar in. A Correction where the bars of its time were given out, and it is another or was missing."""
+        """Add a bar. Returns a Correction if the bars of its time were delivered without it or with other values."""
         if bar.symbol not in self.symbols or not self._in_session(bar.time):
             return None
         if not bar.possible:
@@ -94,7 +93,7 @@ class BarAssembly:
         return Correction(self.set_of(bar.time, bars), (bar.symbol,), late=was_missing)
 
     def give(self, now: np.datetime64) -> BarSet | None:
-        """The next bars: those that have closed, if no symbol and no earlier bar is waited for."""
+        """The next bars, if they have closed and no symbol or earlier bar is waited for."""
         if not self._waiting:
             return None
         time = min(self._waiting)
@@ -109,7 +108,7 @@ class BarAssembly:
         return made if now < made.closed_at + self._length else made_late(made)
 
     def missing(self, first: np.datetime64, last: np.datetime64) -> tuple[str, ...]:
-        """The symbols that lack a bar that was not given out, of those from `first` to `last` that are waiting."""
+        """The symbols that lack a bar among the waiting ones from `first` to `last`."""
         sets = [bars for time, bars in self._waiting.items() if first <= time <= last]
         return tuple(symbol for symbol in self.symbols if not sets or any(symbol not in bars for bars in sets))
 
@@ -128,7 +127,7 @@ class BarAssembly:
 
     @staticmethod
     def _put(bars: dict[str, SymbolBar], bar: SymbolBar) -> bool:
-        """Whether the bar is news."""
+        """Add the bar. Returns whether it is new or different."""
         before = bars.get(bar.symbol)
         if before is not None and (before.corrected > bar.corrected or before.values == bar.values):
             return False
@@ -139,7 +138,7 @@ class BarAssembly:
         return self.settled is not None and bool(time <= self.settled)
 
     def _is_next(self, time: np.datetime64) -> bool:
-        """Whether no bar between those given out and this time is waited for."""
+        """Whether no bar between the delivered ones and this time is waited for."""
         before = time - self._length
         return self._is_settled(before) or (self.given is not None and bool(before <= self.given))
 
@@ -147,7 +146,7 @@ class BarAssembly:
         return len(bars) == len(self.symbols)
 
     def _in_session(self, time: np.datetime64) -> bool:
-        """As `resampling.in_session` keeps bars."""
+        """Whether the bar is within the session, as in `resampling.in_session`."""
         clock = self.timing.clock
         if not clock.has_session or self.timing.length >= clock.open_for:
             return True
@@ -158,14 +157,14 @@ class BarAssembly:
 
 
 def made_late(bars: BarSet) -> BarSet:
-    """The same bars, that came after those that follow had closed."""
+    """The same bars, marked as late."""
     return replace(bars, late=True)
 
 
 class LongerBarAssembly:
-    """Makes bars of `length` ns out of those of `base`, symbol by symbol, with the bits of `market.resampling`.
+    """Builds bars of `length` ns from those of `base`, symbol by symbol, with the same bits as `market.resampling`.
 
-    A longer bar is given out when the last of its bars is, or once nothing more can come for it.
+    A longer bar is delivered with the last of its bars, or when no more of them can arrive.
     """
 
     def __init__(self, symbols: Sequence[str], base: Timing, length: int) -> None:
@@ -176,7 +175,7 @@ class LongerBarAssembly:
         self._given: int | None = None
 
     def add(self, bars: BarSet, now: np.datetime64) -> list[BarSet]:
-        """Take the next bars in, at the time `now`; the longer bars that they complete, none or one or two."""
+        """Add the next bars at the time `now`. Returns the longer bars that they complete, at most two."""
         key = self._key(bars.time)
         done = self._open_before(key)
         self._groups.setdefault(key, []).append(bars)
@@ -185,12 +184,12 @@ class LongerBarAssembly:
         return self._give(done, now)
 
     def settle(self, until: np.datetime64, now: np.datetime64) -> list[BarSet]:
-        """The longer bars whose time was over by `until`, up to which every bar has been waited for."""
+        """The longer bars that have ended by `until`, up to which all bars have been waited for."""
         open_ones = [key for key in self._groups if self._given is None or key > self._given]
         return self._give([key for key in sorted(open_ones) if self._ends(key) <= until], now)
 
     def correct(self, correction: Correction) -> Correction | None:
-        """What a changed bar changes in a longer bar that was given out; None where it was not given out yet."""
+        """The correction of a longer bar by a changed bar; None if the longer bar is not delivered yet."""
         bars = correction.bars
         key = self._key(bars.time)
         group = self._groups.get(key)
@@ -245,7 +244,7 @@ class LongerBarAssembly:
     def _stamp(self, times: NDArray[np.datetime64], start: int, end: int) -> np.datetime64:
         if self._base.stamped == "close":
             return _time(end)
-        if self.timing.length >= DAY and self._base.clock.zone is not None:  # a day of the exchange
+        if self.timing.length >= DAY and self._base.clock.zone is not None:  # the exchange's day
             return (
                 self._base.clock.days(self._base.opens(times[:1]))[0]
                 .astype("datetime64[D]")
@@ -254,7 +253,7 @@ class LongerBarAssembly:
         return _time(start)
 
     def _key(self, time: np.datetime64) -> int:
-        """The longer bar that a bar belongs to; those of later bars are larger."""
+        """Key of the longer bar that contains a bar; keys increase with time."""
         times = np.array([time])
         if self.timing.length < DAY:
             return int(long_bars(times, self._base, self.timing.length, causal=False).starts[0])

@@ -1,6 +1,6 @@
-"""What the trading loop needs of a source of bars: a recorded file, a file that grows, or the stream of a broker.
+"""The interface of a feed, a source of bars: a recorded file, a growing file, or the stream of a broker.
 
-Times are as in the data, by `timing`: when bars open or when they close. Clocks are UTC.
+Times are as in the data: `timing` defines whether they are opens or closes. Clocks are UTC.
 """
 
 import time
@@ -16,11 +16,11 @@ from ml_pipeline.trading.market.timeframes import Calendar, Timing, length_in_wo
 
 
 class BarsUnavailable(Exception):
-    """The source of bars cannot be reached now, or does not answer in time."""
+    """The source of bars cannot be reached, or did not answer in time."""
 
 
 class Gap(NamedTuple):
-    """Bars that should be there and could not be had, from the time `first` to `last`. why: in a sentence."""
+    """Expected bars that could not be obtained, from the time `first` to `last`. why: a sentence."""
 
     first: np.datetime64
     last: np.datetime64
@@ -29,9 +29,9 @@ class Gap(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """The bars of a time that was given out before, as they are known now. symbols: whose bars have changed.
+    """New values of bars that were delivered before. symbols: whose bars have changed.
 
-    late: a bar came that was missing when the others were given out; otherwise one has other prices than it had.
+    late: True if a bar arrived that was missing before, False if prices have changed.
     """
 
     bars: BarSet
@@ -44,50 +44,51 @@ class End(Enum):
 
 
 END: Final = End.END
-"""There will be no more bars."""
+"""No more bars will arrive."""
 
 FeedEvent = BarSet | Gap | Correction | Literal[End.END]
 
 
 class Feed(Protocol):
-    """Bars of `symbols`, one set at a time, in order of time, each once it has closed."""
+    """Bars of `symbols`, one set at a time, in order of time, each after it has closed."""
 
     symbols: tuple[str, ...]
     timing: Timing
     calendar: Calendar
     notices: tuple[str, ...]
-    """Sentences to print at the start: where the bars come from, what was changed, and what their times mean."""
+    """Sentences to print at the start: the source of the bars, changes to them, and the meaning of their times."""
 
     def history(self, before: np.datetime64 | None = None) -> Sequence[BarSet]:
         """The closed bars before this time, oldest first, to warm features up; None: before the first of `next`.
 
-        A feed that goes on for ever gives the latest, as many as are configured. Raises BarsUnavailable.
+        A feed without an end returns the latest, as many as configured. Raises BarsUnavailable.
         """
 
     def start(self, after: np.datetime64 | None = None) -> None:
-        """Begin with the first bars after this time, if it is given: those that were missed come first, as `late`."""
+        """Start, after this time if it is given: missed bars come first, marked as `late`."""
 
     def next(self, timeout_s: float | None = None) -> FeedEvent | None:
-        """The next bars, or what happened to them; None if nothing came within `timeout_s`, END after the last bars.
+        """The next bars, a Gap or a Correction; None if nothing arrived within `timeout_s`, END after the last bars.
 
-        It never raises for what a connection or a file does: it tries again, and tells a Gap.
+        It never raises for errors of a connection or file: it retries, and returns a Gap.
         """
 
     def times_after(self, time: np.datetime64, n: int) -> NDArray[np.datetime64]:
         """The times of the next `n` bars after this time by the calendar; fewer at the end of recorded bars.
 
-        This is all that a feed knows of the future: whether a bar is the last of its session, and the days to the next.
+        A feed reveals nothing else about the future. They show whether a bar is the last of its market session, and the
+        days to the next one.
         """
 
     def now(self) -> np.datetime64:
-        """The time by the feed's clock: that of the bars in a replay."""
+        """The time by the feed's clock, which in a replay follows the bars."""
 
     def close(self) -> None:
-        """Let go of connections, files and threads; again, it does nothing."""
+        """Close connections and files, and end threads; may be called twice."""
 
 
 def stamp_sentence(time: np.datetime64, timing: Timing) -> str:
-    """What the time of a bar means, to print, with a bar of the data as the example: a wrong guess trades too early.
+    """The meaning of bar times, to print, with a bar of the data as an example: a wrong guess would trade too early.
 
     >>> stamp_sentence(np.datetime64("2024-03-01T14:30", "ns"), Timing(60 * 10**9, "open"))
     'times are UTC and when bars open: the 1m bar of 2024-03-01 14:30 closes at 14:31'

@@ -1,7 +1,7 @@
-"""Bars from a file, or a folder of files, that another program appends to or replaces.
+"""Bars from a file, or a folder of files, to which another program appends or which it replaces.
 
-A bar has closed once its time is over, or once the next one begins. Files are read by the backtest's parser, so that
-the bars have its bits; a row that cannot be used is left out and told, and never ends the session.
+A bar has closed when its time is over, or when the next one begins. The backtest's parser reads the files, so the bars
+have the same bits. An invalid row is skipped and reported, and never ends the session.
 """
 
 import threading
@@ -25,17 +25,16 @@ from ml_pipeline.trading.market.files import Reading
 from ml_pipeline.trading.market.timeframes import Timing, infer_calendar, timeframe_ns
 from ml_pipeline.trading.market.times import Times, as_text, usual_spacing
 
-# With fewer bars, their length cannot be told.
+# The length of bars cannot be inferred from fewer.
 _FEWEST_BARS = 3
 _POLL_S = 0.05
 
 
 class GrowingFileFeed:
-    """Bars of `reading.symbols` from `path`, as they are written; all its symbols where none are named.
+    """Bars of `reading.symbols` from `path`, as they are written; of all its symbols if none are named.
 
-    clock, wait: UTC, and a pause of so many seconds that says whether
-    the feed was closed; for tests.
-    Raises UserError where the file does not tell how long its bars are, and no timeframe does.
+    clock, wait: for tests. clock returns UTC; wait pauses for seconds and returns whether the feed was closed.
+    Raises UserError if the length of bars is unknown: the file has too few, and no timeframe is set.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class GrowingFileFeed:
         self._begin_after_closed_bars()
 
     def history(self, before: np.datetime64 | None = None) -> list[BarSet]:
-        """The latest closed bars before this time, or before the first of `next`: as many as are configured."""
+        """The latest closed bars before this time, or before the first of `next`, as many as configured."""
         market = self._read_whole()
         if market is None:
             return []
@@ -78,15 +77,15 @@ class GrowingFileFeed:
         return list(bar_sets_of(market.bars(first, stop))) if stop > first else []
 
     def start(self, after: np.datetime64 | None = None) -> None:
-        """Begin after this bar; without it, after the last that had closed when the feed was opened."""
+        """Start after this bar; by default after the last one that had closed when the feed was opened."""
         if after is not None:
             self._given = after
             self._silence_from = self._closes(after)
-            self._market = None  # what came up to that bar is no change of it
+            self._market = None  # rows up to that bar are not changes
             self._read_whole()
 
     def next(self, timeout_s: float | None = None) -> FeedEvent | None:
-        """The next bars as soon as they have closed, or what happened to them."""
+        """The next bars as soon as they have closed, or a Gap or Correction."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if self._reader.changed():
@@ -99,35 +98,35 @@ class GrowingFileFeed:
                 return None
 
     def times_after(self, time: np.datetime64, n: int) -> NDArray[np.datetime64]:
-        """By the session and the weekdays: files announce no holidays."""
+        """The times of the next bars by session and weekdays; files contain no holidays."""
         return self._hours.times_after(time, n)
 
     def now(self) -> np.datetime64:
-        """By this machine's clock, or by the latest time in the file; never before the close of what was given."""
+        """This machine's clock, or the latest time in the file; never before the close of delivered bars."""
         now = self._clock() if self._config.follow_clock == "utc" or self._newest is None else self._newest
         return now if self._newest is None else max(now, self._newest)
 
     def close(self) -> None:
-        """Ends a pause as well."""
+        """Close the feed; this also ends a pause in `next`."""
         self._closing.set()
 
     def _open(self, reading: Reading) -> None:
-        """What is known from the start: symbols, timing and calendar."""
+        """Determine symbols, timing and calendar."""
         form = reading.form
         try:
             found: Readings | None = self._reader.read(whole=True)
         except UserError as error:
             if not self._path.exists() or form.timeframe is None or not reading.symbols:
                 raise UserError(
-                    f"{str(error).removesuffix('.')}; say --symbols to trade others, or start once it holds "
+                    f"{str(error).removesuffix('.')}; set --symbols to trade others, or start when it has "
                     f"{_FEWEST_BARS} bars of each."
                 ) from error
             found = None
         times = np.empty(0, dtype="datetime64[ns]") if found is None else found.market.times
         if form.timeframe is None and len(times) < _FEWEST_BARS:
             raise UserError(
-                f"{self._path.name} holds too few bars to tell how long they are; name --timeframe, or start once it "
-                f"holds {_FEWEST_BARS}."
+                f"{self._path.name} has too few bars to infer their length; set --timeframe, or start when it has "
+                f"{_FEWEST_BARS}."
             )
         self.symbols = tuple(reading.symbols or (() if found is None else found.market.symbols))
         assumed = Timing(timeframe_ns(form.timeframe or "1m"), reading.bar_time or "open", form.clock)
@@ -150,7 +149,7 @@ class GrowingFileFeed:
         return self._market
 
     def _read(self, *, whole: bool = False) -> None:
-        """Take in what the files hold now. What cannot be read changes nothing."""
+        """Read the files. If they cannot be read, nothing changes."""
         import polars as pl
 
         try:
@@ -173,13 +172,13 @@ class GrowingFileFeed:
         first = trusted_from(market, longer=self._reader.makes_longer_bars) if is_cut else 0
         if first and self._given is not None and market.times[first - 1] > self._given:
             lost = market.times[:first][market.times[:first] > self._given]
-            self._tell_gap(lost[0], lost[-1], f"the first rows of {self._path.name} are gone")
+            self._tell_gap(lost[0], lost[-1], f"the first rows of {self._path.name} were removed")
         if before is not None and self._given is not None:
             self._events.extend(changed_bars(before, market, first=first, last=self._given))
         self._market = market.bars(first, market.n_bars) if first else market
 
     def _settle(self) -> None:
-        """Give out the bars that have closed, and tell what is missing."""
+        """Deliver the bars that have closed, and report missing ones."""
         now = self.now()
         while (row := self._next_row(now)) is not None:
             assert self._market is not None, "it has the row"
@@ -192,7 +191,7 @@ class GrowingFileFeed:
             self._tell_silence(now)
 
     def _next_row(self, now: np.datetime64) -> int | None:
-        """The row after what was given, if it has closed and no symbol is waited for."""
+        """The row after the delivered ones, if it has closed and no symbol is waited for."""
         market = self._market
         if market is None:
             return None
@@ -206,7 +205,7 @@ class GrowingFileFeed:
         return row if gone_on.all() or now >= closed_at + self._wait else None
 
     def _tell_missing(self, bars: BarSet) -> None:
-        """A gap before these bars, as long as the market was open."""
+        """Report a gap before these bars if the market was open."""
         if (
             self._given is None
             or self._n_missing(self.timing.opens(np.array([bars.time]))[0]) < self._config.silent_bars
@@ -228,14 +227,14 @@ class GrowingFileFeed:
         return int(self._hours.open_between(self._silence_from, until) // np.timedelta64(self.timing.length, "ns"))
 
     def _due(self, until: np.datetime64) -> Times:
-        """The times of the bars that should have come since the last, the first of them at least."""
+        """The times of the bars that were due since the last one, at least the first of them."""
         last = self._silence_from if self._given is None else self._given
         n = max(1, self._n_missing(until))
         return self._hours.times_after(last, n)
 
     def _tell_gap(self, first: np.datetime64, last: np.datetime64, why: str) -> None:
         if self._told_gap is not None and first >= self._told_gap[0] and last <= self._told_gap[1]:
-            return  # as silence, before the bars after it came
+            return  # already reported as silence
         self._told_gap = first, last
         self._events.append(Gap(first, last, self.symbols, f"{why}."))
 

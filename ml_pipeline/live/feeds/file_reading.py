@@ -1,7 +1,6 @@
-"""Market files that another program is writing: read by the backtest's parser, and compared with what was read before.
+"""Read market files that another program is writing, with the backtest's parser, and detect changes.
 
-Only whole lines count: a line without its end may be half of one. Of a large CSV file, the header and the latest rows
-are read. What cannot be read now, as a Parquet file that is half written, is read again later. T bars, A assets.
+as an incomplete Parquet file, is read again later. T bars, A assets.
 """
 
 import os
@@ -25,12 +24,12 @@ from ml_pipeline.trading.market.symbol_files import files_of, names_of
 from ml_pipeline.trading.market.tables import Faults, Table, read_table
 from ml_pipeline.trading.market.times import Times
 
-# Of a CSV file of more than twice as many bytes, so many are read: some 2,000 rows.
+# Bytes to read of a CSV file with more than twice as many: some 2,000 rows.
 TAIL_BYTES = 1 << 17
-# Of a file of many symbols more: some 60 rows of each.
+# Bytes per symbol if that is more: some 60 rows of each.
 SYMBOL_BYTES = 1 << 12
 _PLAIN_TEXT = (".csv", ".tsv", ".txt")
-# The header lies within so many bytes.
+# The header is within the first bytes of this number.
 _HEAD_BYTES = 1 << 12
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # A file may be written twice within one tick of its time.
@@ -43,7 +42,7 @@ _UNREAD: _Signature = (0, 0, 0)
 
 
 class _FileState(NamedTuple):
-    """table: None without a whole row. problem: why it could not be read; the table is then the one before."""
+    """table: None without a complete row. problem: why it could not be read; the table is then the previous one."""
 
     signature: _Signature
     whole: bool
@@ -52,8 +51,8 @@ class _FileState(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """What files hold now. market: of whole rows; base_times: of the bars that a longer `timeframe` is made of; else
-    the market's. whole: whether all rows were read, and not only the latest. faults: about rows that were left out."""
+    """The content of files. market: of complete rows. base_times: of the bars from which longer ones are built, or of
+    the market. whole: whether all rows were read, not only the latest. faults: messages about skipped rows."""
 
     market: MarketData
     base_times: Times
@@ -62,7 +61,7 @@ class Readings(NamedTuple):
 
 
 class FileReader:
-    """Reads `path`, a file or a folder with one file per symbol, whenever it has changed."""
+    """Reads `path`, a file or a folder with one file per symbol, when it has changed."""
 
     def __init__(self, path: Path, reading: Reading) -> None:
         self._path = path
@@ -72,17 +71,17 @@ class FileReader:
         self.makes_longer_bars = reading.form.timeframe is not None
 
     def changed(self) -> bool:
-        """Whether a file is another than when it was read."""
+        """Whether a file has changed since it was read."""
         try:
             files = files_of(self._path)
             if {*files} != {*self._states}:
                 return True
             return any(self._states[file].signature != _signature(file) for file in files)
-        except (UserError, OSError):  # gone, or going at this moment
+        except (UserError, OSError):  # deleted, possibly at this moment
             return False
 
     def read(self, *, whole: bool) -> Readings:
-        """What the files hold now. Raises UserError where nothing can be read."""
+        """The content of the files now. Raises UserError if nothing can be read."""
         files = files_of(self._path)
         self._states = {file: self._read(file, whole=whole) for file in files}
         problems = [state.problem for state in self._states.values() if state.problem]
@@ -90,7 +89,7 @@ class FileReader:
         tables = [(state.table, names[file]) for file, state in self._states.items() if state.table is not None]
         if not tables:
             raise UserError(
-                problems[0] if problems else f"{self._path} holds no whole row yet; expected a header and rows of bars."
+                problems[0] if problems else f"{self._path} has no complete row yet; expected a header and bars."
             )
         faults = Faults("list")
         market = self._market(tables, self._reading, faults)
@@ -116,7 +115,7 @@ class FileReader:
             return _FileState(_UNREAD, True, None if before is None else before.table, str(error))
 
     def _market(self, tables: list[tuple[Table, str]], reading: Reading, faults: Faults) -> MarketData:
-        """Of all symbols or, where some have no usable row yet, of the others."""
+        """The market of all symbols, or of those that already have a usable row."""
         try:
             return market_of_tables(tables, self._path.name, reading, faults)
         except UserError:
@@ -135,9 +134,9 @@ class FileReader:
 
 
 def complete_lines(file: Path, most_bytes: int | None) -> tuple[bytes, bool, int]:
-    """(the whole lines of a text file in UTF-8, whether from its first on, their number without the header's).
+    """(the complete lines of a text file in UTF-8, whether they start at its first, their number without the header).
 
-    most_bytes: of a file of more than twice as many, the header and the lines within the last so many.
+    most_bytes: of a file with more than twice as many, read the header and the lines within this number of last bytes.
     """
     with file.open("rb") as opened:
         size = os.fstat(opened.fileno()).st_size
@@ -166,14 +165,14 @@ def _of_utf16(content: bytes) -> bytes:
 
 
 def _signature(file: Path) -> _Signature:
-    """Equal while the file stays the same; never equal where it was written just now."""
+    """A value that is equal while the file is unchanged, and never equal if it was written just now."""
     found = file.stat()
     just_now = abs(time.time_ns() - found.st_mtime_ns) < _TICK_NS
     return found.st_ino, found.st_size, -time.monotonic_ns() if just_now else found.st_mtime_ns
 
 
 def of_symbols(market: MarketData, symbols: Sequence[str]) -> MarketData:
-    """The market of these symbols, in this order; one that it does not have has no bar."""
+    """The market with these symbols, in this order; a symbol that it lacks has no bar."""
     if market.symbols == tuple(symbols):
         return market
     columns = [market.symbols.index(symbol) if symbol in market.symbols else -1 for symbol in symbols]
@@ -191,18 +190,18 @@ def of_symbols(market: MarketData, symbols: Sequence[str]) -> MarketData:
 
 
 def trusted_from(market: MarketData, *, longer: bool) -> int:
-    """The first row of a reading that begins in the middle of the data in which no asset may lack earlier rows.
+    """The first complete row of a partial reading: before it, an asset may lack rows that were not read.
 
-    longer: its bars are made of shorter ones, so that an asset's first may be a part of one.
+    longer: bars are built from shorter ones, so an asset's first bar may be incomplete.
     """
     first = int(np.argmax(market.tradable, axis=0)[market.tradable.any(axis=0)].max(initial=0))
     return first + longer
 
 
 def changed_bars(before: MarketData, now: MarketData, *, first: int, last: np.datetime64) -> Iterator[Correction]:
-    """The bars up to the time `last` that are other than before, from the row `first` of `now` on, oldest first.
+    """The bars up to the time `last` that have changed, from the row `first` of `now` on, oldest first.
 
-    Bars that are gone are no correction: files are cut short at their beginning.
+    Removed bars are not corrections, because files may be truncated at the beginning.
     """
     stop = int(np.searchsorted(now.times, last, side="right"))
     if stop <= first:
@@ -221,7 +220,7 @@ def changed_bars(before: MarketData, now: MarketData, *, first: int, last: np.da
             new = table[first:stop][known]
             same = (new == old[rows[known]]) | (np.isnan(new) & np.isnan(old[rows[known]]))
             differs[known] |= was_there[known] & is_there[known] & ~same
-    earliest = times < before.times[0]  # data that begin earlier than they did are no change of what was given
+    earliest = times < before.times[0]  # bars before the earlier reading are not changes
     for i in np.flatnonzero(differs.any(axis=1) & ~earliest):
         (bars,) = bar_sets_of(now.bars(first + int(i), first + int(i) + 1))
         symbols = tuple(symbol for symbol, changed in zip(now.symbols, differs[i], strict=True) if changed)

@@ -1,7 +1,7 @@
-"""When a market is open: which bars come next, whether bars that do not come should have, and when a session ends.
+"""Market hours: which bars come next, whether missing bars were due, and when a market session ends.
 
-A calendar of an exchange knows holidays and half days. Without one, the session and the weekdays tell; then only hours
-of a session that has begun count as open, so that no holiday looks like a loss of data.
+An exchange's calendar has holidays and half days. Without one, session and weekdays are used, and only hours of a
+session that has begun count as open, so that a holiday does not look like missing data.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from ml_pipeline.live.brokers.broker import Broker, TradingSession
 from ml_pipeline.trading.market.timeframes import DAY, Calendar, Clock, Timing
 
-# So many days of trading a year are round the clock on weekdays, as forex is, and not those of an exchange.
+# With more than this many days of bars a year, a market is open around the clock on weekdays, like forex.
 _ROUND_THE_CLOCK_DAYS = 200
 
-# A calendar is asked for so many days at a time, and holidays last no longer.
+# Days to request from a calendar at a time; no holiday is longer.
 _DAYS_AHEAD = 14
 
 # Forex closes on Friday evening, at an hour that differs by broker and season.
@@ -26,18 +26,18 @@ _FRIDAY, _SATURDAY = 4, 5
 
 Sessions = Callable[[np.datetime64, np.datetime64], list[TradingSession]]
 
-"""The sessions that lie between two times, in order."""
+"""The market sessions between two times, in order."""
 
 
 TimesAfter = Callable[[np.datetime64, int], NDArray[np.datetime64]]
 
-"""The times of the next bars after a time, as many as are asked for; fewer at the end of recorded bars."""
+"""The times of the next n bars after a time; fewer at the end of recorded bars."""
 
 
 class MarketHours:
-    """The hours of a market whose bars stand as `timing` says.
+    """The hours of a market with bars as in `timing`.
 
-    sessions: of the exchange's calendar; None: by the clock and the calendar that was inferred from the bars.
+    sessions: of the exchange's calendar; None: use the clock and the calendar inferred from the bars.
     """
 
     def __init__(self, timing: Timing, calendar: Calendar, sessions: Sessions | None = None) -> None:
@@ -62,7 +62,7 @@ class MarketHours:
         return np.array(times, dtype="datetime64[ns]")
 
     def open_between(self, last_closed: np.datetime64, now: np.datetime64) -> np.timedelta64:
-        """How long the market has been open, for certain, since the last bars closed."""
+        """How long the market has certainly been open since the last bars closed."""
         nothing = np.timedelta64(0, "ns")
         if now <= last_closed or (self._timing.length >= DAY and not self._always):
             return nothing
@@ -120,7 +120,7 @@ class MarketHours:
 def sessions_of_clock(
     clock: Clock, first: np.datetime64, last: np.datetime64, *, weekends: bool
 ) -> list[TradingSession]:
-    """By the session's times of day, each day, or on weekdays."""
+    """Sessions at the clock's times of day, on weekdays or every day."""
     day = np.timedelta64(1, "D")
     days = np.arange(first.astype("datetime64[D]") - day, last.astype("datetime64[D]") + 2 * day, dtype="datetime64[D]")
     middays = (days.astype("datetime64[h]") + np.timedelta64(12, "h")).astype("datetime64[ns]")
@@ -136,7 +136,7 @@ def sessions_of_clock(
 
 
 class BarCalendar:
-    """Days and sessions of a market whose next bars are known by their times, as `PreparedMarket` has them."""
+    """Days and sessions of a market, from the times of its next bars, as in `PreparedMarket`."""
 
     def __init__(self, times_after: TimesAfter, timing: Timing) -> None:
         self._times_after, self._timing = times_after, timing
@@ -147,9 +147,9 @@ class BarCalendar:
         return float(days[1] - days[0]) if len(days) > 1 else 0.0
 
     def last_fill_of_session(self, time: np.datetime64, *, at_close: bool) -> bool:
-        """Whether what is decided at the close of this bar is the last to be filled in its session.
+        """Whether orders of this bar are the last to be filled in its market session.
 
-        at_close: orders are filled at the close that they are decided on; otherwise at the next open.
+        at_close: orders are filled at the close of their decision; otherwise at the next open.
         """
         days = self._days(time, 1 if at_close else 2)
         filled, after = (0, 1) if at_close else (1, 2)
@@ -163,7 +163,7 @@ class BarCalendar:
 
 
 def session_near(sessions: Iterable[TradingSession], time: np.datetime64) -> TradingSession | None:
-    """The session that `time` lies in, its close included; else the nearest one; None where there is none.
+    """The session that contains `time`, its close included, or the nearest one; None if there is none.
 
     >>> day = TradingSession(np.datetime64("2026-11-27T14:30"), np.datetime64("2026-11-27T18:00"))
     >>> session_near([day], np.datetime64("2026-11-27T20:00")) == day
@@ -177,7 +177,7 @@ def session_near(sessions: Iterable[TradingSession], time: np.datetime64) -> Tra
 
 
 class SessionTimes:
-    """`session_near` among those that the broker tells; it is asked once for a week."""
+    """`session_near` among the broker's sessions, which are requested for a week at a time."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -185,7 +185,7 @@ class SessionTimes:
         self._sessions: list[TradingSession] = []
 
     def __call__(self, time: np.datetime64) -> TradingSession | None:
-        """None where the market never closes. Raises BrokerUnavailable."""
+        """The session of a time; None if the market never closes. Raises BrokerUnavailable."""
         day = time.astype("datetime64[D]")
         if self._known is None or not self._known[0] < day < self._known[1]:
             first, last = day - np.timedelta64(7, "D"), day + np.timedelta64(7, "D")
@@ -195,7 +195,7 @@ class SessionTimes:
 
 
 def _weeks(first: np.datetime64, last: np.datetime64) -> list[TradingSession]:
-    """From Monday to Friday evening, when every forex market is open."""
+    """The weeks from Monday to Friday evening, when every forex market is open."""
     day = first.astype("datetime64[D]")
     monday = day - np.timedelta64(_weekday(first), "D")
     weeks = []
@@ -207,7 +207,7 @@ def _weeks(first: np.datetime64, last: np.datetime64) -> list[TradingSession]:
 
 
 def _weekday(time: np.datetime64) -> int:
-    """0 on Mondays."""
+    """The weekday, 0 for Monday."""
     return int((time.astype("datetime64[D]").astype(np.int64) + 3) % 7)
 
 

@@ -1,7 +1,7 @@
-"""Recorded bars, given as if they came now: the bars that the backtest sees, in the same order, with the same bits.
+"""Recorded bars as if they arrived now: the same bars as in the backtest, in the same order, with the same bits.
 
-The file is read whole, once, as the backtest reads it; a bar leaves here only once it has closed by the replay's clock.
-Of later bars, `times_after` alone is told: that is what the exchange's calendar announces.
+The file is read once, as a whole, as the backtest reads it. A bar is delivered only after it has closed by the replay's
+clock. Of later bars only `times_after` is known, like the calendar of an exchange.
 """
 
 import threading
@@ -24,10 +24,10 @@ Wait = Callable[[float], bool]
 class ReplayFeed:
     """The bars of `market`, as `load_market` read them.
 
-    speed: how many times as fast as real time, by the times at which bars close; None: as fast as it can. begins: the
-    first bar of `next` is the first from this time on; None: of the whole market.
-    clock, wait: seconds, and a pause of so many seconds that says whether the feed was closed; for tests.
-    Raises UserError where no bar is left to replay.
+    speed: multiple of real time, by the closes of bars; None: as fast as possible. begins: `next` starts with the first
+    bar from this time on; None: with the first of the market.
+    clock, wait: for tests. clock returns seconds; wait pauses for seconds and returns whether the feed was closed.
+    Raises UserError if no bar is left to replay.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class ReplayFeed:
         self._begin(self._first)
 
     def history(self, before: np.datetime64 | None = None) -> Sequence[BarSet]:
-        """The bars before this time, oldest first; None: before the first of `next`. They are made as they are read."""
+        """The bars before this time, oldest first; None: before the first of `next`. They are created on access."""
         stop = self._first if before is None else int(np.searchsorted(self._market.times, before, side="left"))
         return _RecordedBars(self._market.bars(0, stop))
 
     def start(self, after: np.datetime64 | None = None) -> None:
-        """Begin anew with the first bar after this time, but not before the replay begins."""
+        """Restart with the first bar after this time, but not before the beginning of the replay."""
         if after is not None:
             self._begin(max(self._first, int(np.searchsorted(self._market.times, after, side="right"))))
 
     def next(self, timeout_s: float | None = None) -> FeedEvent | None:
-        """The next bars once they have closed; None if that is not so within `timeout_s`, END after the last."""
+        """The next bars after they have closed; None if they do not close within `timeout_s`, END after the last."""
         bars: BarSet | End = next(self._bars, END) if self._waiting is None else self._waiting
         self._waiting = bars
         if isinstance(bars, End):
@@ -87,11 +87,11 @@ class ReplayFeed:
         return self._market.times[first : first + n]
 
     def now(self) -> np.datetime64:
-        """When the last bars that were given out closed."""
+        """The close of the last delivered bars."""
         return self._now
 
     def close(self) -> None:
-        """Ends a pause as well."""
+        """Close the feed; this also ends a pause in `next`."""
         self._closing.set()
 
     def _begin(self, row: int) -> None:
@@ -104,7 +104,7 @@ class ReplayFeed:
         self._origin = None
 
     def _reached(self, closed_at: np.datetime64, timeout_s: float | None) -> bool:
-        """Whether the replay's clock reaches this time within `timeout_s`. It begins with the first bars."""
+        """Whether the replay's clock reaches this time within `timeout_s`. The clock starts with the first bars."""
         if self._speed is None:
             return True
         now = self._clock()
@@ -119,7 +119,7 @@ class ReplayFeed:
 
 
 class _RecordedBars(Sequence[BarSet]):
-    """The bars of a market, of which none is kept in memory twice."""
+    """The bars of a market as a sequence, without a second copy in memory."""
 
     def __init__(self, market: MarketData) -> None:
         self._market = market

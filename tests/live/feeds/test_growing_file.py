@@ -251,7 +251,7 @@ def test_an_empty_file_needs_a_timeframe(tmp_path):
     file = tmp_path / "S0.csv"
     file.write_text(HEADER)
 
-    with pytest.raises(UserError, match=r"holds no whole row yet; .* start once it holds 3 bars"):
+    with pytest.raises(UserError, match=r"has no complete row yet; .* start when it has 3 bars"):
         GrowingFileFeed(file, Reading(), FeedConfig(follow=file))
 
 
