@@ -1,14 +1,13 @@
-"""What each cause is worth: a chain of backtests, each of which switches one more cause to what was met.
+"""The worth of each cause, from a chain of backtests, each of which adds one more cause as it happened.
 
-The first backtest knows of nothing; the last has everything, and is the session's ledger but for rounding. A cause is
-worth the difference of the final equities before and after it is switched on. The differences telescope, so they add up
-to the whole difference. What the last backtest leaves is "unexplained" if a step of the session does not follow from
-what was met, and else "rounding". A cause that stands alone is therefore worth exactly what running the session again
-without it says. With several causes the order of the chain, that of `CAUSES`, matters.
+The first backtest has no cause; the last has all of them, and equals the session's ledger except for rounding. The
+worth of a cause is the difference of the final equities with and without it. These differences telescope, so they add
+up to the whole difference. The remainder after the last backtest is "unexplained" if a step of the session does not
+follow from its records, and otherwise "rounding". A single cause is worth exactly what the session without it would
+have gained. With several causes, their order, that of `CAUSES`, matters.
 
-Within a cause, what it changed at once is measured for each bar and symbol at the close of its bar: the same account
-takes the same step with the cause and without it. The remainder is what followed from it: other cash, other holdings
-and other decisions later on.
+The immediate effect of a cause is measured for each bar and symbol at the close of its bar: the same account takes the
+same step with the cause and without it. The remainder are its consequences: other cash, holdings and later decisions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +24,14 @@ from ml_pipeline.runtime.acting import ActsInEpisodes
 from ml_pipeline.trading.accounts.ledger import Ledger, per_symbol
 from ml_pipeline.trading.market.data import FloatArray
 
-# A step that ends this part of the equity away from the session's is not explained by what was met.
+# A step whose result differs from the session's by more than this fraction of equity is unexplained.
 _EXPLAINED = 1e-9
 
 
 class CauseWorth(NamedTuple):
-    """What a cause took from the final equity (below 0) or added to it, in money.
+    """The amount that a cause took from (negative) or added to the final equity, in money.
 
-    times: bars and symbols that it changed. at_once: the part that the bars of their fills show; followed: the rest.
+    times: number of bars and symbols that it changed. at_once: the part in the bars of their fills; followed: the rest.
     """
 
     cause: Cause
@@ -43,7 +42,7 @@ class CauseWorth(NamedTuple):
 
 
 class DivergentBar(NamedTuple):
-    """A bar and symbol at which session and backtest part. bar: row of the ledger. at_once: money, see `CauseWorth`."""
+    """A bar and symbol at which session and backtest differ. bar: row of the ledger. at_once: see `CauseWorth`."""
 
     cause: Cause
     bar: int
@@ -54,10 +53,10 @@ class DivergentBar(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """The difference of the final equities, session less backtest, by cause.
+    """The difference of the final equities, session minus backtest, by cause.
 
-    rounding: what the causes leave. backtest: its ledger, of the corrected bars where there are some. rows: the
-    session's, one row per bar.
+    rounding: the remainder after all causes. backtest: its ledger, over corrected bars if there are any. rows: the
+    session's ledger, one row per bar.
     """
 
     backtest: Ledger
@@ -72,7 +71,7 @@ class Attribution:
 
 
 def attribute(record: RecordedSession, backtest: SessionBacktest) -> Attribution:
-    """Run the session's models again, without and with what was met."""
+    """Run the session's models again, without and with the causes."""
     rows = rows_of(record, backtest)
     is_corrected = backtest.corrected is not None
     pure = backtest.run(corrected=is_corrected)
@@ -84,14 +83,14 @@ def attribute(record: RecordedSession, backtest: SessionBacktest) -> Attribution
 
 
 class _Explained(NamedTuple):
-    """Deviations, with the quantities of those that changed one, by bar and asset. unexplained: steps that remain."""
+    """Deviations, and the changed quantities by bar and asset. unexplained: steps without a cause."""
 
     deviations: Sequence[Deviation]
     quantities: Mapping[tuple[int, int], float]
     unexplained: Sequence[DivergentBar] = ()
 
     def realized(self, backtest: SessionBacktest, causes: Sequence[Cause]) -> RealizedFills:
-        """What was realized, of these causes alone. Bars are counted as environments do."""
+        """The realized fills of these causes only. Bars are counted as in environments."""
         realized, offset = backtest.nothing_realized(), backtest.offset
         for each in self.deviations:
             if each.cause not in causes:
@@ -117,10 +116,10 @@ class _Explained(NamedTuple):
 
 
 class _Walk:
-    """Goes along the session: from each of its rows, does one step with what was met end in the next row?
+    """Walks through the session and checks that one step from each row, with all causes, leads to the next row.
 
-    Where it does not, the row is unexplained. The walk also finds which orders were filled to another quantity because
-    others of their bar were not.
+    If it does not, the row is unexplained. The walk also finds orders that were filled to another quantity because
+    other orders of their bar were not.
     """
 
     def __init__(self, backtest: SessionBacktest, rows: Ledger, known: Sequence[Deviation]) -> None:
@@ -128,7 +127,7 @@ class _Walk:
         self._symbols = backtest.record.market.symbols
         self._positions, self._filled = per_symbol(rows, "position"), per_symbol(rows, "filled")
         self._quantities = {(e.bar, e.asset): 0.0 for e in known if e.cause == "partial_fill" and e.asset is not None}
-        self._sharing: dict[int, Cause] = {}  # by bar, why its other orders may have another quantity
+        self._sharing: dict[int, Cause] = {}  # by bar: why its other orders may have another quantity
         for each in known:
             if (each.cause in NOT_FILLED or each.cause == "partial_fill") and each.cause != "missed_bar":
                 self._sharing.setdefault(each.bar, each.cause)
@@ -169,14 +168,14 @@ class _Walk:
         self._compare(k, account)
 
     def _measured(self, k: int, account: ReplayAccount) -> dict[int, float]:
-        """The quantities of bar k, by asset, that are not those which `account` filled."""
+        """The quantities of bar k that differ from those of `account`, by asset."""
         found = {}
         for a, quantity in enumerate(account.filled):
             realized = float(self._filled[k + 1, a])
             if (k, a) not in self._quantities:
                 if abs(realized - quantity) <= _EXPLAINED * max(abs(realized), abs(quantity)):
                     continue
-                evidence = "another quantity, for want of the other orders of its bar"
+                evidence = "another quantity, because other orders of its bar were not filled"
                 self._beside.append(Deviation(self._sharing[k], k, a, evidence, beside=True))
             found[a] = self._quantities[k, a] = realized
         return found
@@ -190,7 +189,7 @@ class _Walk:
         symbols = [self._symbols[a] for a in np.flatnonzero(off)] or [""]
         money = float(rows["equity"][k + 1]) - account.equity
         for symbol in symbols:
-            evidence = "another quantity than the backtest's" if symbol else "other money than the backtest's"
+            evidence = "the quantity differs from the backtest's" if symbol else "the cash differs from the backtest's"
             self._unexplained.append(DivergentBar("unexplained", k + 1, symbol, money / len(symbols), evidence))
 
 
@@ -231,7 +230,7 @@ def _worth(cause: Cause, times: int, worth: float, divergent: Sequence[Divergent
 
 
 class _Probe:
-    """Watches a backtest of the chain, and takes each step of the cause's bars without the cause beside it."""
+    """Watches a backtest of the chain, and repeats each step at the cause's bars without the cause."""
 
     def __init__(
         self, backtest: SessionBacktest, before: RealizedFills, deviations: Sequence[Deviation], *, at_decision: bool
@@ -253,13 +252,13 @@ class _Probe:
             id(model), self._backtest.env(model, self._before, at_decision=self._at_decision)
         )
         other.stand_where(env)
-        if action is None and not isinstance(model.act, ActsInEpisodes):  # asking a policy with memory would change it
+        if action is None and not isinstance(model.act, ActsInEpisodes):  # a call would change a recurrent policy
             action = model.act(env.observation)
         account = other.try_step(action)
         self._open = k, env, account.gains(other.bar - 1)
 
     def finish(self) -> None:
-        """Compare the step that was taken since with the one without the cause."""
+        """Compare the last step with the one without the cause."""
         if self._open is None:
             return
         k, env, without = self._open
@@ -271,7 +270,7 @@ class _Probe:
         for a in range(len(gained)):
             if (a in named or None in named) and gained[a]:
                 self.worth[k, a] = float(gained[a])
-        if money:  # of the account, and not of a symbol: shown with the first
+        if money:  # of the account, not of a symbol: shown with the first symbol
             self.worth[k, 0] = self.worth.get((k, 0), 0.0) - money
 
     def evidence(self, k: int, asset: int) -> str:

@@ -1,4 +1,4 @@
-"""Runs the models of a session over its bars again, as an evaluation does, with what was realized or without.
+"""Run the models of a session over its bars again, as an evaluation does, with or without realized fills.
 
 n bars of the session; bar k of the session is row k of its ledger.
 """
@@ -27,7 +27,7 @@ from ml_pipeline.trading.market.times import as_text
 Watch = Callable[[int, ReplayEnv, Any], None]
 """Called with (bar of the session, environment, action or None) before each step."""
 Lead = Callable[[int, ReplayEnv], None]
-"""Called with (bar of the session, environment) before each observation; it may put the account elsewhere."""
+"""Called with (bar of the session, environment) before each observation; it may change the account."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class _Turn:
 
 
 class SessionBacktest:
-    """The bars of a session, prepared for its models, to be run as often as one likes.
+    """The bars of a session, prepared for its models; `run` may be called repeatedly.
 
-    Raises UserError where bars of the session are not among those recorded, or are too few for a model's window.
+    Raises UserError if bars of the session are missing from the record, or too few for a model's window.
     """
 
     def __init__(self, record: RecordedSession) -> None:
@@ -60,11 +60,11 @@ class SessionBacktest:
         self.times = market.times[self.first : stop]
         if self.n_bars < 2:
             raise UserError(
-                f"The session has {counted(self.n_bars, 'bar')}, so that nothing was ordered yet; reconcile it when it "
-                "has two."
+                f"The session has {counted(self.n_bars, 'bar')}, so nothing was ordered yet; reconcile it when it has "
+                "two."
             )
         self._turns = self._in_turn()
-        # Each model's window needs bars before its first decision; all of its environments count bars from one start.
+        # Each model's window needs bars before its first decision; all environments count bars from one start.
         self.start = max(0, min(self.first + turn.first - turn.model.window + 1 for turn in self._turns))
         self.start = min(self.start, self.first)
         for turn in self._turns:
@@ -77,7 +77,7 @@ class SessionBacktest:
 
     @property
     def offset(self) -> int:
-        """Environments count bars from so many before the session's first one."""
+        """Number of bars before the session's first one at which environments start counting."""
         return self.first - self.start
 
     def nothing_realized(self) -> RealizedFills:
@@ -85,7 +85,7 @@ class SessionBacktest:
 
     @cached_property
     def corrected(self) -> MarketData | None:
-        """The bars as they were told afterwards; None where none of the session's own bars was corrected."""
+        """The bars with later corrections; None if none of the session's own bars was corrected."""
         market = self.record.corrected
         if market is None or not np.array_equal(market.times, self.record.market.times):
             return None
@@ -100,10 +100,10 @@ class SessionBacktest:
         lead: Lead | None = None,
         watch: Watch | None = None,
     ) -> Ledger:
-        """The ledger of the session's models over its bars, from the cash that it began with.
+        """The ledger of the session's models over its bars, with the session's initial cash.
 
-        corrected: over the bars as they were told afterwards. at_decision: orders are sized at the close of their
-        decision. An account that is ruined stays as it is.
+        corrected: use the bars with later corrections. at_decision: size orders at the close of their decision. The
+        ledger ends at ruin.
         """
         env: ReplayEnv | None = None
         for turn in self._turns:
@@ -123,7 +123,7 @@ class SessionBacktest:
     def _run_turn(
         self, env: ReplayEnv, turn: _Turn, realized: RealizedFills | None, lead: Lead | None, watch: Watch | None
     ) -> bool:
-        """Whether the account goes on."""
+        """Run the bars of one model. Returns False if the account has ended."""
         observation = env.observation
         for k in range(turn.first, turn.stop):
             if lead is not None:
@@ -141,7 +141,7 @@ class SessionBacktest:
     def env(
         self, model: ModelInTurn, realized: RealizedFills | None, *, corrected: bool = False, at_decision: bool = False
     ) -> ReplayEnv:
-        """An environment over the bars of the session and those before it that windows need."""
+        """An environment over the bars of the session and the earlier ones that windows need."""
         record = self.record
         rules = sized_at_decision(model.rules) if at_decision else model.rules
         days = record.ledger.get("interest_days")
@@ -187,7 +187,7 @@ class SessionBacktest:
     def _in_turn(self) -> list[_Turn]:
         models = sorted(self.record.models, key=lambda model: model.first_bar)
         if not models:
-            raise UserError("The session has no model, so that there is nothing to run again.")
+            raise UserError("The session has no model, so there is nothing to run.")
         firsts = [max(0, int(np.searchsorted(self.times, model.first_bar))) for model in models]
         firsts[0] = 0  # the first model decides from the session's start
         stops = [*firsts[1:], self.n_bars - 1]
@@ -196,10 +196,10 @@ class SessionBacktest:
 
 
 def _possible(env: ReplayEnv, act: Act, observation: NDArray[np.float32]) -> Any:
-    """The action; None where it is not finite or the rules refuse it, on which the live loop trades nothing."""
+    """The action; None if it is not finite or the rules refuse it, because the live loop then trades nothing."""
     try:
         action = act(observation)
-    except UserError:  # a policy that looks at itself, as deployed ones do
+    except UserError:  # of a policy that checks its action, as deployed ones do
         return None
     return action if env.can_read(action) else None
 
@@ -210,7 +210,7 @@ def sized_at_decision(rules: TradingRules) -> TradingRules:
 
 
 def rows_of(record: RecordedSession, backtest: SessionBacktest) -> Ledger:
-    """The session's ledger with a row for each bar: where it has none, positions are carried at that bar's closes."""
+    """The session's ledger with a row for each bar; a missing row has the previous positions at that bar's closes."""
     ledger, times = record.ledger, backtest.times
     if np.array_equal(ledger["time"], times):
         return ledger

@@ -1,6 +1,6 @@
-"""Why a session's orders ended otherwise than in the backtest: one cause for each bar and symbol that the record names.
+"""Why a session's orders ended differently from the backtest: one cause for each bar and symbol, from its records.
 
-A row of the ledger comes one bar after the decision that made it: what was decided at bar k is filled in row k + 1.
+A row of the ledger follows one bar after the decision: orders decided at bar k are filled in row k + 1.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,33 +33,34 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 """In the order in which they are switched on."""
 
 MEANINGS: Mapping[Cause, str] = {
-    "corrected_bar": "a bar was corrected after it was decided on; the backtest has the corrected one",
-    "missed_bar": "no decision, because the bar came late or not at all, or the session waited",
-    "by_hand": "a person asked to stop or to close all positions",
+    "corrected_bar": "a bar was corrected after the decision; the backtest uses the corrected one",
+    "missed_bar": "no decision, because the bar was late or missing, or the session waited",
+    "by_hand": "a user requested a stop or the closing of all positions",
     "refused": "a guard refused the order, or closed all positions",
-    "broker_away": "the broker could not be reached, so that the order was not sent",
+    "broker_away": "the broker was unreachable, so the order was not sent",
     "rejected": "the broker rejected the order",
-    "lapsed": "the order was canceled or expired before any of it was filled",
-    "sized_before_fill": "the quantity was sized at the close of the decision, the backtest's at the price of the fill",
+    "lapsed": "the order was canceled or expired unfilled",
+    "sized_before_fill": "the order was sized at the close of the decision, the backtest's at the price of the fill",
     "partial_fill": "only a part of the order was filled",
-    "delay": "the fill came later than the open, at another price",
-    "fill_price": "the fill came at the open, at another price than assumed",
-    "costs": "fees, interest or borrowing cost another amount than assumed",
-    "unexplained": "the record does not say why",
+    "delay": "the order was filled later than the open, at another price",
+    "fill_price": "the order was filled at the open, at another price than assumed",
+    "costs": "fees, interest or borrowing costs differ from those assumed",
+    "unexplained": "the records do not explain it",
 }
 LATE_AFTER_S = 5.0
-"""A fill so many seconds after its bar opened counts as delayed."""
-# Sums of several fills of one order, and of money, differ by rounding alone below this part.
+"""Seconds after the open of its bar from which a fill counts as delayed."""
+# Smaller relative differences of sums, of fills or of money, are due to rounding.
 _ROUNDING = 1e-9
 
 
 class Deviation(NamedTuple):
-    """What one decision met. bar: of the session, at whose close it was decided. asset: None concerns all of them.
+    """A deviation of one decision from the backtest. bar: of the session, at whose close it was decided. asset: None:
+    all assets.
 
-    evidence: what the record says of it. value: the price or the rate of costs that was met, or the money that was
-    charged; NaN for others. delay_s: from the open of the bar of the fill to the fill. closes: all positions were
-    closed. beside: the order was filled, but to another quantity, because another one of its bar was not, or only in
-    part: orders of a bar share its cash and the largest gross exposure.
+    evidence: from the records. value: the actual price or rate of costs, or the money charged; NaN for other causes.
+    delay_s: from the open of the fill's bar to the fill. closes: all positions were closed. beside: the order was
+    filled to another quantity because another order of its bar was not, or only partly: orders of a bar share its cash
+    and the largest gross exposure.
     """
 
     cause: Cause
@@ -73,7 +74,7 @@ class Deviation(NamedTuple):
 
 
 def deviations_of(record: RecordedSession, backtest: SessionBacktest, rows: Ledger) -> list[Deviation]:
-    """Everything that the record names, in order of bars. rows: the session's ledger, one row per bar."""
+    """All deviations in the records, in order of bars. rows: the session's ledger, one row per bar."""
     orders = RecordedOrders(record, backtest)
     found = [
         *_of_events(record, orders),
@@ -82,12 +83,12 @@ def deviations_of(record: RecordedSession, backtest: SessionBacktest, rows: Ledg
         *_of_fills(record, backtest, orders),
         *_of_charges(record, backtest, orders, rows),
     ]
-    found = [each for each in found if each.bar < backtest.n_bars - 1]  # what the last bar decided is not filled yet
+    found = [each for each in found if each.bar < backtest.n_bars - 1]  # orders of the last bar are not filled yet
     return sorted(_most_telling(found), key=lambda each: (each.bar, each.asset or 0, CAUSES.index(each.cause)))
 
 
 def _most_telling(found: Iterable[Deviation]) -> list[Deviation]:
-    """One reason for each order that was not filled: a decision that was not made sends no order, and so on."""
+    """Keep one reason for each unfilled order: for example, without a decision there is no order to refuse."""
     whole = {each.bar: each for each in found if each.cause == "missed_bar" or each.closes}
     kept, stopped = [], set[tuple[int, int | None]]()
     for each in found:
@@ -137,7 +138,7 @@ def _of_refusals(record: RecordedSession, orders: RecordedOrders) -> Iterable[De
 
 
 def _of_orders(record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders) -> Iterable[Deviation]:
-    """Orders of which nothing, or only a part, was filled."""
+    """Orders that were unfilled, or filled only partly."""
     for place, order in orders.orders.items():
         update, fills = orders.updates.get(order.client_order_id), orders.fills.get(place)
         status, reason = ("", "") if update is None else (update.status, update.reason)
@@ -150,13 +151,13 @@ def _of_orders(record: RecordedSession, backtest: SessionBacktest, orders: Recor
         if not record.sizes_at_fill and not record.models[0].rules.sizes_at_decision and not order.closing:
             yield Deviation("sized_before_fill", *place, f"sized to {order.quantity:g}")
         ordered = _quantity_of(order, update)
-        rest_ended = status in {"canceled", "expired"}  # where the broker sizes orders, only this tells a part
+        rest_ended = status in {"canceled", "expired"}  # the only sign of a partial fill if the broker sizes orders
         if rest_ended or (status != "filled" and ordered and fills.quantity / ordered < 1 - _ROUNDING):
             yield Deviation("partial_fill", *place, f"{fills.quantity:g} of about {ordered:g}")
 
 
 def _quantity_of(order: SentOrder, update: OrderUpdate | None) -> float:
-    """The signed quantity of an order: as the broker has it, where it sized it."""
+    """The signed quantity of an order, from the broker if it sized the order."""
     if update is not None and update.quantity:
         sign = np.sign(order.quantity) or 1.0
         return float(update.quantity if update.quantity < 0 or order.quantity == 0 else sign * abs(update.quantity))
@@ -164,7 +165,7 @@ def _quantity_of(order: SentOrder, update: OrderUpdate | None) -> float:
 
 
 def _of_fills(record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders) -> Iterable[Deviation]:
-    """Fills at another price, or at other costs, than assumed."""
+    """Fills with another price or other costs than assumed."""
     assumed = AssumedFills(record, backtest)
     for place, fills in orders.fills.items():
         if place.bar >= backtest.n_bars - 1 or not fills.quantity:
@@ -186,7 +187,7 @@ def _of_fills(record: RecordedSession, backtest: SessionBacktest, orders: Record
 def _of_charges(
     record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders, rows: Ledger
 ) -> Iterable[Deviation]:
-    """Interest and borrowing fees that differ from what the terms ask for, by the rows that they were paid in."""
+    """Interest and borrowing fees that differ from the terms, by the rows in which they were paid."""
     if not record.charges and not rows["costs_paid"].any():
         return
     paid = np.zeros(backtest.n_bars)
@@ -194,7 +195,7 @@ def _of_charges(
         if (row := orders.bar(charge.bar)) is not None:
             paid[row] += charge.amount
     due = AssumedFills(record, backtest).interest(rows)
-    if record.rules.leverage <= 1:  # an account that may not borrow pays what it has
+    if record.rules.leverage <= 1:  # a cash account pays at most its cash
         due = np.minimum(due, np.maximum(rows["cash"] + paid, 0.0))
     for row in np.flatnonzero(np.abs(paid - due) > _ROUNDING * np.abs(rows["equity"])).tolist():
         if row == 0:

@@ -1,6 +1,6 @@
-"""What fills cost, as assumed and as met, and the settings for the next training that follow from it.
+"""The costs of fills, assumed and paid, and the settings for the next training that follow from them.
 
-All rates are in basis points of the value traded at the assumed price, so that money and rates add up. Above 0 is paid.
+All rates are in basis points of the value traded at the assumed price, so that money and rates add up. Positive: paid.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from ml_pipeline.trading.market.data import FloatArray
 
 Side = Literal["buy", "sell"]
 FEWEST_FILLS = 30
-"""Fewer orders than this on a side say too little to change a setting."""
+"""Fewest orders on a side to change a setting."""
 _LARGEST_BPS = 1_000.0
 
 
 class OrderFilled(NamedTuple):
-    """One order that was filled, whole or in part, by the bar of its decision, counted from the session's first.
+    """One order that was filled, fully or partly. bar: of its decision, counted from the session's first.
 
-    assumed_price: the backtest's. decided_close: of the bar that it was decided at. assumed_costs: for the quantity and
-    the price that were met. unfilled: signed quantity that was ordered and not filled. next_close: of the bar of the
-    fill. delay_s: from the close of the decision to the last fill. after_open_s: from when the backtest fills it.
+    assumed_price: of the backtest. decided_close: of the bar of its decision. assumed_costs: for the actual quantity
+    and price. unfilled: signed quantity that was not filled. next_close: of the bar of the fill. delay_s: from the
+    close of the decision to the last fill. after_open_s: from the backtest's fill to the last fill.
     """
 
     bar: int
@@ -52,26 +52,26 @@ class OrderFilled(NamedTuple):
 
     @property
     def value(self) -> float:
-        """At the assumed price."""
+        """Value at the assumed price."""
         return abs(self.quantity) * self.assumed_price
 
     @property
     def slippage(self) -> float:
-        """Money lost by the price of the fill against the assumed one."""
+        """Money lost because the fill's price differs from the assumed one."""
         return self.quantity * (self.price - self.assumed_price)
 
     @property
     def shortfall(self) -> float:
-        """Money lost against a fill of the whole order at the decision's close, free of costs."""
+        """Money lost compared with a fill of the whole order at the decision's close, without costs."""
         filled = self.quantity * (self.price - self.decided_close) + self.costs
         return filled + self.unfilled * (self.next_close - self.decided_close)
 
 
 class SideCosts(NamedTuple):
-    """The orders of one symbol (None: of all) and side. Rates in basis points.
+    """The costs of one symbol (None: all) and side. Rates in basis points.
 
-    slippage: of the price against the assumed one, with its interval over resamples of the orders; what the broker
-    charges as costs is in charged. assumed: all costs that the backtest takes. shortfall: against the decision's close.
+    slippage: of the price relative to the assumed one, with a bootstrap interval over orders. charged: what the broker
+    charged as costs. assumed: all costs of the backtest. shortfall: relative to the decision's close.
     """
 
     symbol: str | None
@@ -86,13 +86,13 @@ class SideCosts(NamedTuple):
 
     @property
     def realized(self) -> float:
-        """All that was paid."""
+        """All costs that were paid."""
         return self.slippage + self.charged
 
 
 @dataclass(frozen=True)
 class RealizedCosts:
-    """Costs of a session's orders. settings: for the next training. sentences: what they rest on.
+    """Costs of a session's orders. settings: for the next training. sentences: remarks on them.
 
     delay_s: (median, 95th percentile) of the time from a decision's close to its fill; NaN without fills.
     shortfall: money.
@@ -107,7 +107,7 @@ class RealizedCosts:
 
 
 def filled_orders(record: RecordedSession, backtest: SessionBacktest) -> list[OrderFilled]:
-    """Every order that was filled, in order of bars."""
+    """Every filled order, in order of bars."""
     orders, assumed = RecordedOrders(record, backtest), AssumedFills(record, backtest)
     found = []
     for place, fills in orders.fills.items():
@@ -139,7 +139,7 @@ def filled_orders(record: RecordedSession, backtest: SessionBacktest) -> list[Or
 
 
 def realized_costs(record: RecordedSession, filled: Sequence[OrderFilled]) -> RealizedCosts:
-    """What the filled orders cost, per symbol and side, and as settings."""
+    """The costs of filled orders, per symbol and side, and as settings."""
     symbols = sorted({each.symbol for each in filled})
     groups: list[str | None] = [*symbols, *([None] if len(symbols) != 1 else [])]
     sides = []
@@ -172,12 +172,12 @@ def _side(symbol: str | None, side: Side, own: Sequence[OrderFilled]) -> SideCos
 
 
 def _rates(tables: FloatArray) -> FloatArray:
-    """Money over value, the columns of tables (m, n, 2), in basis points: (m,)."""
+    """Money divided by value, the two columns of tables (m, n, 2), in basis points: (m,)."""
     return np.asarray(tables[..., 0].sum(axis=1) / tables[..., 1].sum(axis=1) * 1e4)
 
 
 def _settings(record: RecordedSession, filled: Sequence[OrderFilled]) -> tuple[dict[str, float], tuple[str, ...]]:
-    """fee_bps, sell_fee_bps and slippage_bps as met; as assumed where there are too few fills to say."""
+    """fee_bps, sell_fee_bps and slippage_bps as paid, or as assumed if there are too few fills."""
     rules = record.rules
     sentences = []
     sell_fee = rules.fee_bps if rules.sell_fee_bps is None else rules.sell_fee_bps
@@ -186,8 +186,8 @@ def _settings(record: RecordedSession, filled: Sequence[OrderFilled]) -> tuple[d
         own = [each for each in filled if each.side == side]
         if len(own) < FEWEST_FILLS:
             sentences.append(
-                f"{name} stays as assumed: {counted(len(own), 'order')} of {what} filled, and fewer than "
-                f"{FEWEST_FILLS} say too little."
+                f"{name} is the assumed value: {counted(len(own), 'order')} ({what}) filled, "
+                f"at least {FEWEST_FILLS} needed."
             )
             continue
         value = sum(each.value for each in own)
@@ -197,15 +197,15 @@ def _settings(record: RecordedSession, filled: Sequence[OrderFilled]) -> tuple[d
         settings[name] = _possible(charged / value * 1e4, name, sentences)
     if len(filled) < FEWEST_FILLS:
         sentences.append(
-            f"slippage_bps stays as assumed: {counted(len(filled), 'order')} filled, and fewer than {FEWEST_FILLS} say "
-            "too little."
+            f"slippage_bps is the assumed value: {counted(len(filled), 'order')} filled, at least "
+            f"{FEWEST_FILLS} needed."
         )
         return settings, tuple(sentences)
     value = sum(each.value for each in filled)
     slipped = sum(each.slippage for each in filled)
     if record.slippage_in_costs:
         slipped += sum(abs(each.quantity) * each.price for each in filled) * rules.slippage_bps / 1e4
-    else:  # data with quotes are charged half the spread besides
+    else:  # with quotes, the backtest also charges half the spread
         slipped -= sum(each.value * each.half_spread for each in filled)
     settings["slippage_bps"] = _possible(slipped / value * 1e4, "slippage_bps", sentences)
     return settings, tuple(sentences)
@@ -213,14 +213,14 @@ def _settings(record: RecordedSession, filled: Sequence[OrderFilled]) -> tuple[d
 
 def _possible(bps: float, name: str, sentences: list[str]) -> float:
     if bps < -0.005:
-        sentences.append(f"{name} was met at {bps:.2f}, a gain; it is written as 0, because no setting is below 0.")
+        sentences.append(f"{name} was {bps:.2f}, a gain; it is written as 0, because the setting cannot be negative.")
     return round(min(max(bps, 0.0), _LARGEST_BPS), 4)
 
 
 def write_realized_costs(path: Path, record: RecordedSession, costs: RealizedCosts) -> None:
     """Write the settings as YAML that `ml-pipeline train --config` reads."""
     lines = [
-        f"# Costs as {record.name} met them in {counted(costs.n_fills, 'filled order')}, in basis points.",
+        f"# Costs that {record.name} paid in {counted(costs.n_fills, 'filled order')}, in basis points.",
         *(f"# {sentence}" for sentence in costs.sentences),
         *(f"{name}: {value!r}" for name, value in costs.settings.items()),
     ]

@@ -1,4 +1,4 @@
-"""The orders of a session by bar and asset: what became of each, and what the backtest assumes of its fill."""
+"""The orders of a session by bar and asset: their outcomes, and the fills that the backtest assumes."""
 
 import math
 from collections import defaultdict
@@ -26,7 +26,7 @@ class Place(NamedTuple):
 
 
 class OrderFills(NamedTuple):
-    """All fills of one order as one: signed quantity, mean price, costs, and the time of the last."""
+    """All fills of one order combined: signed quantity, mean price, costs, and the time of the last."""
 
     quantity: float
     price: float
@@ -44,7 +44,7 @@ class OrderFills(NamedTuple):
 
 
 class RecordedOrders:
-    """orders: by place; of several at one place, the last. fills: of those. updates: the last one by order."""
+    """orders: by place; the last one if there are several. fills: of these orders. updates: the last one by order."""
 
     def __init__(self, record: RecordedSession, backtest: SessionBacktest) -> None:
         self._bar_of = {time: k for k, time in enumerate(backtest.times.tolist())}
@@ -64,7 +64,7 @@ class RecordedOrders:
                 self.fills[place] = OrderFills.of(own)
 
     def bar(self, time: np.datetime64) -> int | None:
-        """The bar of the session with this time; None where it is none of its bars."""
+        """The bar of the session with this time, or None."""
         return self._bar_of.get(time.astype("datetime64[ns]").astype(np.int64).item())
 
     def place(self, time: np.datetime64, symbol: str) -> Place | None:
@@ -76,7 +76,7 @@ class RecordedOrders:
 
 
 class AssumedFills:
-    """Bars are counted from the session's first one."""
+    """The fills that the backtest assumes. Bars are counted from the session's first one."""
 
     def __init__(self, record: RecordedSession, backtest: SessionBacktest) -> None:
         market, part = record.market, slice(backtest.first, backtest.stop)
@@ -89,7 +89,7 @@ class AssumedFills:
         self._closed_at = self._opened_at + np.timedelta64(market.timing.length, "ns")
 
     def price(self, bar: int, asset: int, quantity: float) -> float:
-        """Of an order that is decided at `bar`: the next open or, of a limit order, its limit if that is better."""
+        """Price of an order decided at `bar`: the next open, or the limit of a limit order if that is better."""
         if self._rules.fill_at == "close":
             return float(self._closes[bar, asset])
         opened = float(self._opens[bar + 1, asset])
@@ -111,7 +111,7 @@ class AssumedFills:
         return fill_cost(abs(quantity) * price, rate + self.half_spread(bar, asset), terms.fixed_fee)
 
     def interest(self, rows: Ledger) -> FloatArray:
-        """Borrowing and financing of each row by the terms, on what the session held, (n,)."""
+        """Borrowing and financing costs of each row by the terms, for the session's positions, (n,)."""
         terms, positions = self._terms, [rows[name] for name in rows if name.startswith("position_")]
         values = np.column_stack(positions) * np.nan_to_num(self._closes)
         days = rows.get("interest_days", np.ones(len(values)))
@@ -125,10 +125,10 @@ class AssumedFills:
         return np.asarray(fee)
 
     def delay_s(self, bar: int, time: np.datetime64) -> float:
-        """From the moment that the backtest fills an order of this bar to the fill."""
+        """Seconds from the backtest's fill of an order of this bar to the actual fill."""
         at = self._closed_at[bar] if self._rules.fill_at == "close" else self._opened_at[bar + 1]
         return float((time - at) / np.timedelta64(1, "s"))
 
     def since_decision_s(self, bar: int, time: np.datetime64) -> float:
-        """From the close of the bar that was decided on to the fill."""
+        """Seconds from the close of the decision's bar to the fill."""
         return float((time - self._closed_at[bar]) / np.timedelta64(1, "s"))

@@ -1,4 +1,4 @@
-"""Reads what a session left behind from its folder alone: its journal, its ledger, and the models that traded."""
+"""Read the records of a session from its folder: its journal, its ledger, and the models that traded."""
 
 import json
 from collections import defaultdict
@@ -39,22 +39,22 @@ _PRICES = ("open", "high", "low", "close", "volume")
 
 
 def read_session(folder: Path) -> RecordedSession:
-    """The record of the session in this folder. It may still trade, and is not touched.
+    """The record of the session in this folder, which may still be trading and is not changed.
 
-    Raises UserError where there is no session, or nothing was traded yet, or a model of it is not there any more.
+    Raises UserError if there is no session, it has not traded yet, or one of its models is missing.
     """
     path = folder / JOURNAL_FILE
     if not path.is_file():
-        raise UserError(f"{shown_path(folder)} has no {JOURNAL_FILE}, so that it is not the folder of a session.")
+        raise UserError(f"{shown_path(folder)} has no {JOURNAL_FILE}, so it is not the folder of a session.")
     with closing(Journal(path, writes=False)) as journal, journal.at_one_time():
         if journal.first_account_bar() is None:
-            raise UserError(f"The session in {shown_path(folder)} has no row of a ledger yet; let it trade first.")
+            raise UserError(f"The session in {shown_path(folder)} has no row in its ledger yet; let it trade first.")
         read = _Journalled(journal)
     return _record(folder, read)
 
 
 class _Journalled:
-    """What a journal holds, read once."""
+    """The content of a journal, read once."""
 
     def __init__(self, journal: Journal) -> None:
         self.bars = list(journal.bars())
@@ -74,7 +74,7 @@ class _Journalled:
         self.start = next(line for line in self.log if line["event"] == "start")
 
     def time(self, number: int) -> np.datetime64:
-        """Of the bar with this number."""
+        """The time of the bar with this number."""
         return self.bars[number].time
 
     @property
@@ -116,9 +116,9 @@ def _record(folder: Path, read: _Journalled) -> RecordedSession:
 
 
 def read_ledger(path: Path, times: Sequence[np.datetime64]) -> Ledger:
-    """ledger.csv with the exact times of its rows; the file has them to the second. An empty cell is NaN.
+    """Read ledger.csv, with exact times for its rows; the file has them to the second. An empty cell is NaN.
 
-    Raises UserError where it cannot be read, or has another number of rows than there are times.
+    Raises UserError if it cannot be read, or has no rows.
     """
     import polars as pl
 
@@ -157,7 +157,7 @@ def _market(read: _Journalled, policy: DeployedPolicy, bars: Sequence[BarSet]) -
 
 
 def _timing(bars: Sequence[BarSet], policy: DeployedPolicy) -> Timing:
-    """Bars are stamped when they open if they close later than their time says."""
+    """The timing of the bars: times are opens if bars close later than their time."""
     clock = make_clock(policy.config.session, policy.config.timezone)
     lengths = [int((each.closed_at - each.time) / np.timedelta64(1, "ns")) for each in bars]
     if any(lengths):
@@ -201,7 +201,7 @@ def _update(read: _Journalled, order: OrderRecord) -> OrderUpdate:
 
 @dataclass
 class _BarLog:
-    """What the log says of one bar."""
+    """The log entries of one bar."""
 
     refusals: list[dict[str, Any]]
     sentences: dict[str, str]
@@ -227,7 +227,7 @@ def _by_bar(read: _Journalled) -> dict[np.datetime64, _BarLog]:
 
 
 def _closing_bars(read: _Journalled) -> set[int]:
-    """The numbers of bars at which all positions were closed without the model asking for it."""
+    """The numbers of bars at which all positions were closed without a decision of the model."""
     closing_orders = {order.number for order in read.orders if order.request.closing and order.status != REFUSED}
     purposeful = {line["bar"] for line in read.log if line["event"] == "decision" and any(line["targets"].values())}
     wanted = {n for n in closing_orders if n not in read.decided or time_text(read.time(n)) in purposeful}
@@ -274,7 +274,7 @@ def _events(read: _Journalled, of_log: Mapping[np.datetime64, _BarLog], closing_
 
 
 def _closes_at_end(read: _Journalled, at_end: np.datetime64 | None) -> bool | None:
-    """Whether the last order that the ledger shows closed positions at the end of a session, as the calendar knew."""
+    """Whether the last order in the ledger closed positions at the end of a market session, by the calendar."""
     if at_end is None:
         return None
     own = [order.request.closing for order in read.orders if read.time(order.number) == at_end]
@@ -287,7 +287,7 @@ def _notes(read: _Journalled) -> tuple[str, ...]:
     costs = [{name: value for name, value in settings.items() if name in names} for settings in starts]
     if all(each == costs[0] for each in costs):
         return ()
-    return ("The session was started again with other costs or limits; the backtest has those of its first start.",)
+    return ("The session was restarted with other costs or limits; the backtest has those of its first start.",)
 
 
 def corrected_bars(
@@ -295,9 +295,9 @@ def corrected_bars(
 ) -> tuple[list[BarSet], list[np.datetime64]]:
     """(the bars with all corrections in them, the times of those that differ).
 
-    corrections: the log's events, in order. Each has the `bar` (its time), the `symbols` that changed, and by name what
-    it tells of `open`, `high`, `low`, `close` and `volume`, a value per symbol of the session; what it does not tell
-    stays as it was decided on. A symbol that had no bar has one now where all of its prices are told.
+    corrections: the log's events, in order. Each has the `bar` (its time), the `symbols` that changed, and new values
+    of `open`, `high`, `low`, `close` and `volume`, one per symbol of the session; missing ones are unchanged. A symbol
+    without a bar gets one if all of its prices are given.
     """
     told = list(bars)
     row_of = {each.time.astype(np.int64).item(): row for row, each in enumerate(bars)}
@@ -318,7 +318,7 @@ def _corrected(bars: BarSet, correction: Mapping[str, Any], symbols: Sequence[st
             new = np.array([np.nan if value is None else value for value in given], dtype=np.float64)
             values[name] = np.where(own & ~np.isnan(new), new, getattr(bars, name))
     close = values.get("close", bars.close)
-    # A price that is not told follows the close, so that the bar stays possible.
+    # Missing prices follow the close, so that the bar stays valid.
     low, high = values.get("low", bars.low), values.get("high", bars.high)
     values["low"], values["high"] = np.where(own, np.fmin(low, close), low), np.where(own, np.fmax(high, close), high)
     opened = values.get("open", bars.open)

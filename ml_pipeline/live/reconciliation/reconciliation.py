@@ -1,4 +1,4 @@
-"""Backtest against live: one session, both ledgers, and what made them part."""
+"""Compare the ledger of a session with that of its backtest, and explain the difference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from ml_pipeline.trading.evaluation.metrics import returns_of, sharpe
 from ml_pipeline.trading.evaluation.uncertainty import sharpe_standard_error
 from ml_pipeline.trading.market.times import as_text
 
-# A Sharpe ratio lies within so many standard errors in 95 of 100 cases.
+# Standard errors in half the width of a 95 % interval.
 _NORMAL_95 = 1.96
 
 
@@ -44,9 +44,9 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Reconciliation:
-    """What a session and the backtest of the same bars have in common, and what parts them.
+    """The comparison of a session with the backtest of the same bars.
 
-    filled: the orders that were filled. text: a few lines for a terminal.
+    filled: the filled orders. text: a summary for a terminal.
     """
 
     record: RecordedSession
@@ -61,11 +61,11 @@ class Reconciliation:
 
     @property
     def difference(self) -> float:
-        """Final equity of the session less that of the backtest, in money."""
+        """Final equity of the session minus that of the backtest, in money."""
         return self.attribution.difference
 
     def in_bps(self, money: float) -> float:
-        """Money in basis points of the equity that the session began with."""
+        """Money in basis points of the session's initial equity."""
         return money / float(self.attribution.rows["equity"][0]) * 1e4
 
     @cached_property
@@ -84,23 +84,23 @@ class Reconciliation:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The result in one sentence."""
         n = len(self.attribution.rows["time"])
         if self.is_equal:
-            return f"The session's ledger is the backtest's, bit for bit: {counted(n, 'bar')}, no difference."
+            return f"The session's ledger equals the backtest's, bit for bit: {counted(n, 'bar')}, no difference."
         if not self.difference:
             divergent = counted(self.divergent_rows, "bar")
-            return f"Session and backtest end with the same equity, but their ledgers part in {divergent}."
+            return f"Session and backtest end with the same equity, but their ledgers differ in {divergent}."
         word = "below" if self.difference < 0 else "above"
         return (
             f"The session ended {abs(self.difference):,.2f} {word} the backtest "
-            f"({self.in_bps(self.difference):+,.2f} bps of the equity it began with); they part in "
+            f"({self.in_bps(self.difference):+,.2f} bps of its initial equity); they differ in "
             f"{self.divergent_rows:,} of {counted(n, 'bar')}."
         )
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What the figures rest on, and what they cannot say."""
+        """Remarks on the figures and their limits."""
         live, tested = self.sharpes
         n = len(self.attribution.rows["time"])
         said = [
@@ -113,8 +113,8 @@ class Reconciliation:
             said.insert(
                 1,
                 f"{counted(self.costs.n_fills, 'order')} filled, {_seconds(median)} after the decision's close in the "
-                f"median and {_seconds(late)} at the 95th percentile; against fills at that close, free of costs, they "
-                f"lost {self.costs.shortfall:,.2f} (implementation shortfall).",
+                f"median and {_seconds(late)} at the 95th percentile; compared with fills at that close without costs, "
+                f"they lost {self.costs.shortfall:,.2f} (implementation shortfall).",
             )
         return (*said, *self.record.notes)
 
@@ -148,8 +148,8 @@ class Reconciliation:
             "n",
             "traded",
             "assumed bps",
-            "met bps",
-            "of it slippage",
+            "paid bps",
+            "of which slippage",
             "95 % interval",
             "shortfall",
         ]
@@ -224,7 +224,7 @@ class Reconciliation:
 def reconcile(record: RecordedSession) -> Reconciliation:
     """Run the session's bars through the backtest, and compare.
 
-    Raises UserError where the record is not of one session.
+    Raises UserError if the record is inconsistent.
     """
     backtest = SessionBacktest(record)
     filled = filled_orders(record, backtest)
@@ -239,10 +239,10 @@ def _ratio(equity: Any, per_year: float) -> Ratio:
 
 def _sharpe_verdict(live: Ratio) -> str:
     if np.isnan(live.low):
-        return "too little to say anything of its return."
+        return "too few to judge its return."
     if live.low <= 0 <= live.high:
-        return "too little to tell its return from chance; that its fills are as assumed shows sooner."
-    return "enough to tell its return from chance, if its bars stand for those to come."
+        return "too few to distinguish its return from chance; whether fills are as assumed shows sooner."
+    return "enough to distinguish its return from chance, if future bars are similar."
 
 
 def _seconds(seconds: float) -> str:
@@ -252,7 +252,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _shortened(rows: list[list[str]], most: int = 8) -> list[list[str]]:
-    """The rows of all symbols together, and so many others."""
+    """The rows of all symbols together, and at most `most` rows in all."""
     if len(rows) <= most + 1:
         return rows
     return [rows[0], *rows[1 : most - 1], *rows[-2:]]

@@ -1,6 +1,6 @@
-"""What a session left behind, as plain values: bars, ledger, orders, and what became of each.
+"""The records of a session as plain values: bars, ledger, orders, and the outcome of each order.
 
-n bars of the session, A symbols. Nothing here reads a file; `read_session` does.
+n bars of the session, A symbols. `read_session` reads them from files; this module reads none.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from ml_pipeline.trading.features.scaling import FeatureScaler
 from ml_pipeline.trading.market.data import MarketData
 
 EventKind = Literal["missed", "late", "broker_away", "gap", "flatten"]
-"""missed, late: nothing was decided. gap, flatten: all positions were closed, for missing bars or by a person."""
+"""missed, late: nothing was decided. gap, flatten: all positions were closed, for missing bars or by a user."""
 
 
 class SentOrder(NamedTuple):
-    """An order, decided at the close of `bar`, with the quantity that it was sized to there."""
+    """An order that was decided at the close of `bar`, with its quantity as sized there."""
 
     client_order_id: str
     bar: np.datetime64
@@ -33,7 +33,7 @@ class SentOrder(NamedTuple):
 
 
 class RefusedOrder(NamedTuple):
-    """What a guard refused at `bar`. symbol: None refuses all orders. flattens: it closed all positions instead."""
+    """A refusal of a guard at `bar`. symbol: None: all orders. flattens: it closed all positions instead."""
 
     bar: np.datetime64
     symbol: str | None
@@ -43,7 +43,7 @@ class RefusedOrder(NamedTuple):
 
 
 class PaidCharge(NamedTuple):
-    """Money that the broker took besides the costs of orders, paid in the ledger's row of `bar`."""
+    """Money charged in addition to the costs of orders, paid in the ledger's row of `bar`."""
 
     bar: np.datetime64
     amount: float
@@ -51,7 +51,7 @@ class PaidCharge(NamedTuple):
 
 
 class SessionEvent(NamedTuple):
-    """What happened at `bar` that is no order: a decision that was not made, or a request of a person."""
+    """An event at `bar` other than an order: a missing decision, or a user's request."""
 
     bar: np.datetime64
     kind: EventKind
@@ -62,8 +62,8 @@ class SessionEvent(NamedTuple):
 class ModelInTurn:
     """A model that decided from the close of bar `first_bar` on.
 
-    act: observation -> action. features, scaler, window: what it observes. rules: what its actions mean, and the
-    session's costs and limits. name: in words.
+    act: observation -> action. features, scaler, window: of its observations. rules: the meaning of its actions, and
+    the session's costs and limits. name: in messages.
     """
 
     first_bar: np.datetime64
@@ -77,16 +77,16 @@ class ModelInTurn:
 
 @dataclass(frozen=True, eq=False)
 class RecordedSession:
-    """A session: what the backtest needs to run it again, and what was met.
+    """A session: the input for its backtest, and what actually happened.
 
-    market: every bar as it was decided on, those that only warmed features up included. ledger: the account, whose
-    first row is the bar at which the session began. corrected: the market as it was told afterwards; None where no bar
-    was corrected. corrections: the bars that it changes.
+    market: every bar as it was when decided on, warm-up bars included. ledger: the account; its first row is the bar at
+    which the session began. corrected: the market with later corrections; None if there are none. corrections: times of
+    the corrected bars.
     sizes_at_fill: whether the broker sized orders at the price of their fill. slippage_in_costs: whether the broker
-    charges slippage and half the spread as costs, at the assumed price, as the simulated one does; any other puts them
-    into the price.
-    closes_at_end: whether the last order was decided for the last fill of a session (flat_at_close); None: as the bars
-    tell.
+    charges slippage and half the spread as costs, at the assumed price, as the simulated one does; with others they are
+    in the price.
+    closes_at_end: whether the last order was for the last fill of a market session (flat_at_close); None: infer it from
+    the bars.
     """
 
     market: MarketData
@@ -109,7 +109,7 @@ class RecordedSession:
 
     @property
     def rules(self) -> TradingRules:
-        """The costs and limits of the session, which all of its models share."""
+        """The session's costs and limits, which all of its models share."""
         return self.models[0].rules
 
     @property

@@ -1,7 +1,7 @@
 """The backtest's environment and account, in which chosen orders end as they did at the broker.
 
-T bars, A assets. Row t of a table is about an order decided at bar t, as in `FillTables`. Without anything realized the
-environment is `StatefulTradingEnv`, with the same bits.
+T bars, A assets. Row t of a table is for orders decided at bar t, as in `FillTables`. Without `RealizedFills` the
+environment equals `StatefulTradingEnv`, bit for bit.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from ml_pipeline.trading.market.data import FloatArray
 
 @dataclass(eq=False)
 class RealizedFills:
-    """How the orders of a session ended, by the bar that they were decided at.
+    """How the orders of a session ended, by the bar of their decision.
 
     skipped: bool (T - 1,), no decision was made. blocked: bool (T - 1, A), the order was not filled. closing: bool
     (T - 1,), all positions were closed instead of a decision. prices, quantities, cost_rates: float64 (T - 1, A), of
-    the fills, quantities signed, costs as a fraction of the value traded; NaN as assumed. charges: float64 (T - 1,),
-    money taken besides what is assumed.
+    the fills; quantities are signed, costs a fraction of the value traded, NaN means as assumed. charges: float64
+    (T - 1,), money charged in addition to what is assumed.
     """
 
     skipped: NDArray[np.bool_]
@@ -41,7 +41,7 @@ class RealizedFills:
 
     @classmethod
     def nothing(cls, n_bars: int, n_assets: int) -> "RealizedFills":
-        """Every order is filled as assumed."""
+        """No deviation: every order is filled as assumed."""
         rows, table = n_bars - 1, (n_bars - 1, n_assets)
         return cls(
             skipped=np.zeros(rows, dtype=bool),
@@ -55,9 +55,9 @@ class RealizedFills:
 
 
 class ReplayAccount(PlainAccount):
-    """An account of the kernel, some of whose orders end as they did at the broker."""
+    """An account of the kernel in which some orders end as they did at the broker."""
 
-    binding_limits: tuple[str, ...] = ()  # not looked for
+    binding_limits: tuple[str, ...] = ()  # not tracked
     realized: RealizedFills | None = None
 
     def step(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool = False) -> None:
@@ -73,7 +73,7 @@ class ReplayAccount(PlainAccount):
         self.equity -= charge
 
     def gains(self, bar: int) -> FloatArray:
-        """What the orders of the last step, decided at `bar`, gained by its close, after their costs, (A,)."""
+        """The gains of the last step's orders, decided at `bar`, up to its close, after costs, (A,)."""
         gains = []
         for i, (quantity, close) in enumerate(zip(self.filled, self.closes, strict=True)):
             if not quantity:
@@ -91,7 +91,7 @@ class ReplayAccount(PlainAccount):
 
 
 class BeginWith(NamedTuple):
-    """What an account held when the session took it over."""
+    """The account when the session took it over."""
 
     cash: float
     equity: float
@@ -99,11 +99,11 @@ class BeginWith(NamedTuple):
 
 
 class ReplayEnv(StatefulTradingEnv):
-    """`StatefulTradingEnv` that begins at `first_bar` of its market, and whose orders end as `realized` says.
+    """A `StatefulTradingEnv` that begins at `first_bar` of its market, and whose orders end as in `realized`.
 
-    closes_at_end, days_at_end: what the calendar knew of the bar after the last one: whether the last order is decided
-    for a session's last fill, and for how many days interest is charged at the last close. None: as the bars tell.
-    begin_with: None: cash alone.
+    closes_at_end, days_at_end: from the calendar, about the bar after the last one: whether the last order is for the
+    last fill of a market session, and the days of interest at the last close. None: infer it from the bars.
+    begin_with: None: cash only.
     """
 
     _account: ReplayAccount  # type: ignore[assignment]  # it tracks no limits
@@ -156,7 +156,7 @@ class ReplayEnv(StatefulTradingEnv):
             self.set_account(cash=cash, equity=equity, holdings=[*holdings])
 
     def _record(self, fill_prices: list[float], half_spreads: FloatArray) -> None:
-        if self._bar == self._first_bar:  # an evaluation writes that of its first window
+        if self._bar == self._first_bar:  # an evaluation writes those of its first window
             half_spreads = self._half_spreads[max(0, self._first_bar - self.window + 1)]
         super()._record(fill_prices, half_spreads)
 
@@ -171,16 +171,16 @@ class ReplayEnv(StatefulTradingEnv):
 
     @property
     def observation(self) -> NDArray[np.float32]:
-        """As the last `step` returned it."""
+        """The observation of the last `step`."""
         return self._observe()
 
     def take(self, action: Any) -> tuple[NDArray[np.float32], bool]:
-        """`step`: (the observation after it, whether the episode is over)."""
+        """Take a step. Returns (observation, whether the episode is over)."""
         observation, _, terminated, truncated, _ = self.step(action)
         return observation, terminated or truncated
 
     def can_read(self, action: Any) -> bool:
-        """Whether the action is one that the rules can carry out; nothing changes."""
+        """Whether the rules can execute the action; changes nothing."""
         choices = list(self._actions.state())
         try:
             self._actions.read(action, [True] * len(choices))
@@ -191,22 +191,22 @@ class ReplayEnv(StatefulTradingEnv):
         return True
 
     def skip(self) -> tuple[NDArray[np.float32], bool]:
-        """As `take`, for a bar at whose close nothing is decided: positions stay."""
+        """As `take`, for a bar without a decision: positions are held."""
         if self._realized is None or not self._realized.closing[self._bar]:
             fillable, closings = self._tables()
             fillable[self._bar], closings[self._bar] = False, False
         return self.take(self._hold)
 
     def take_choices_from_holdings(self) -> None:
-        """Take what is held as chosen, as a model does that follows another one."""
+        """Set the choices to the positions held, as when a model replaces another."""
         self._actions.follow(self._account.holdings)
 
     def continue_from(self, other: "ReplayEnv") -> None:
-        """Take over account and ledger from another model's environment over the same bars."""
+        """Continue with the account and ledger of another model's environment over the same bars."""
         self.set_plain_state(other.get_plain_state())
 
     def stand_where(self, other: "ReplayEnv") -> None:
-        """Take the account of `other` over, but not its ledger."""
+        """Copy the account of `other`, but not its ledger."""
         self._bar, self._last_bar, self._ruined = other._bar, other._last_bar, False
         state = other._account.state()
         copied = {name: value.copy() if isinstance(value, list) else value for name, value in state.items()}
@@ -214,7 +214,7 @@ class ReplayEnv(StatefulTradingEnv):
         self._actions.set_state(list(other._actions.state()))
 
     def try_step(self, action: Any) -> ReplayAccount:
-        """The account after a step that the ledger does not record. action: None decides nothing."""
+        """The account after a step that is not recorded in the ledger. action: None: no decision."""
         if action is None:
             bar, (fillable, closings) = self._bar, self._tables()
             before = fillable[bar].copy(), closings[bar]
@@ -226,15 +226,15 @@ class ReplayEnv(StatefulTradingEnv):
         return self._account
 
     def set_account(self, *, cash: float, equity: float, holdings: list[float]) -> None:
-        """Put the account where another was at this bar; entry prices stay, which follow from fills."""
+        """Set the account's state at this bar; entry prices, which follow from fills, are unchanged."""
         self._account.cash, self._account.equity = cash, equity
         self._account.holdings[:] = holdings
 
     def _tables(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """(which orders can be filled, which close all positions): this environment's own."""
+        """(which orders can be filled, which close all positions) in this environment."""
         fillable, closings = self._fillable, self._closings
-        assert fillable is not None, "made by _bind_market"
-        assert closings is not None, "made by _bind_market"
+        assert fillable is not None, "set by _bind_market"
+        assert closings is not None, "set by _bind_market"
         return fillable, closings
 
     def _account_class(self, engine: Engine) -> type[LimitTrackingAccount]:

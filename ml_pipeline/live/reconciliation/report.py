@@ -1,6 +1,6 @@
-"""From the folder of a session to its reconciliation, and the files that it is written into.
+"""Reconcile the session in a folder and write the results to files.
 
-The page needs no network: both equity curves, their difference, and the tables.
+The page works offline. It has both equity curves, their difference, and the tables.
 """
 
 import json
@@ -33,7 +33,7 @@ from ml_pipeline.reporting.interactive_page import (
 )
 from ml_pipeline.trading.market.data import FloatArray
 
-# So many rows of a table fit on a page that stays below 3 MB: those that are worth most.
+# Most rows of a table, so that the page stays below 3 MB: those with the largest amounts.
 _MOST_DIVERGENT, _MOST_FILLS = 5_000, 10_000
 _STYLE = """
 body { max-width: 72rem; }
@@ -43,7 +43,7 @@ body { max-width: 72rem; }
 
 @dataclass(frozen=True, eq=False)
 class ReconciledSession:
-    """A reconciliation and the files that it was written into. text: for a terminal."""
+    """A reconciliation and its files. text: for a terminal."""
 
     found: Reconciliation
     page: Path
@@ -59,7 +59,7 @@ def reconcile_session(folder: Path) -> ReconciledSession:
     """Run a session's bars through the backtest, compare, and write reconciliation.html, reconciliation.json and
     costs-met.yaml into its folder.
 
-    The session may still trade. Raises UserError where there is none, or where it cannot be run again.
+    The session may still be trading. Raises UserError if there is none, or its backtest cannot run.
     """
     found = reconcile(read_session(folder))
     written = ReconciledSession(
@@ -86,9 +86,9 @@ def write_reconciliation_page(path: Path, found: Reconciliation) -> None:
         bullet_list(found.sentences),
         ZOOM_HINT,
         *charts,
-        *([f"<h2>What the difference is made of</h2>{html_table(causes)}"] if causes else []),
+        *([f"<h2>Causes of the difference</h2>{html_table(causes)}"] if causes else []),
         _meanings(found),
-        *([f"<h2>Costs, as assumed and as met</h2>{html_table(costs)}"] if costs else []),
+        *([f"<h2>Costs, assumed and paid</h2>{html_table(costs)}"] if costs else []),
         _settings(found),
         *(part for place, (_, note) in zip(places, tables, strict=True) for part in (note, place)),
         *end,
@@ -101,7 +101,7 @@ def _charts(found: Reconciliation) -> list[TimeChart]:
     equity, n = rows["equity"], len(rows["time"])
     tested, costs = (padded(found.attribution.backtest[name], n) for name in ("equity", "costs_paid"))
     at = np.array(sorted({each.bar for each in _shown(found.attribution.divergent)}), dtype=np.int64)
-    divergent = [Marks("fills that part", at, equity[at], DOWN_COLOR, "down")] if len(at) else []
+    divergent = [Marks("fills that differ", at, equity[at], DOWN_COLOR, "down")] if len(at) else []
     return [
         TimeChart(
             "Equity",
@@ -113,7 +113,7 @@ def _charts(found: Reconciliation) -> list[TimeChart]:
             divergent,
             height_px=320,
         ),
-        TimeChart("Session less backtest", "money", [Curve("difference", equity - tested, DOWN_COLOR)], height_px=170),
+        TimeChart("Session minus backtest", "money", [Curve("difference", equity - tested, DOWN_COLOR)], height_px=170),
         TimeChart(
             "Costs paid",
             "money",
@@ -130,14 +130,14 @@ def _divergent_table(found: Reconciliation) -> SortableTable:
     shown = _shown(found.attribution.divergent)
     bars = np.array([each.bar for each in shown], dtype=np.int64)
     return SortableTable(
-        "Where they part",
+        "Where they differ",
         [
             TableColumn("cause", "word", [each.cause.replace("_", " ") for each in shown]),
             TableColumn("symbol", "word", [each.symbol for each in shown]),
             TableColumn("bar of the fill", "time", found.attribution.rows["time"][bars]),
             TableColumn("at once", "money", [each.at_once for each in shown]),
             TableColumn("bps", "number", [found.in_bps(each.at_once) for each in shown]),
-            TableColumn("what is known of it", "word", [each.evidence for each in shown]),
+            TableColumn("evidence", "word", [each.evidence for each in shown]),
         ],
         (np.maximum(bars - 1, 0), bars),
     )
@@ -152,7 +152,7 @@ def _fills_table(filled: Sequence[OrderFilled], times: NDArray[np.datetime64]) -
         return np.array([1e4 * each / order.value for each, order in zip(money, shown, strict=True)])
 
     return SortableTable(
-        "Orders that were filled",
+        "Filled orders",
         [
             TableColumn("symbol", "word", [each.symbol for each in shown]),
             TableColumn("side", "word", [each.side for each in shown]),
@@ -169,7 +169,7 @@ def _fills_table(filled: Sequence[OrderFilled], times: NDArray[np.datetime64]) -
 
 
 def _shown(divergent: Sequence[DivergentBar]) -> list[DivergentBar]:
-    """Those that are worth most, in the order of bars."""
+    """The ones with the largest amounts, in order of bars."""
     if len(divergent) <= _MOST_DIVERGENT:
         return list(divergent)
     most = sorted(divergent, key=lambda each: -abs(each.at_once))[:_MOST_DIVERGENT]
@@ -177,15 +177,15 @@ def _shown(divergent: Sequence[DivergentBar]) -> list[DivergentBar]:
 
 
 def _left_out(n: int, most: int) -> str:
-    return f"<p>Of {n:,} rows, the {most:,} that are worth most.</p>" if n > most else ""
+    return f"<p>The {most:,} rows with the largest amounts, of {n:,}.</p>" if n > most else ""
 
 
 def _meanings(found: Reconciliation) -> str:
     causes = [each.cause for each in found.attribution.causes]
     items = "".join(f"<dt><b>{cause.replace('_', ' ')}</b></dt><dd>{escape(MEANINGS[cause])}</dd>" for cause in causes)
     how = (
-        "<p>Each cause is worth the difference that it makes to the final equity when it is switched on after those "
-        "above it, with everything that follows from it; “at once” is what the bars of its fills show.</p>"
+        "<p>The worth of a cause is the change of the final equity when it is added after those above it, including "
+        "all consequences; “at once” is the part in the bars of its fills.</p>"
     )
     return f"{how}<dl>{items}</dl>" if items else ""
 

@@ -75,7 +75,7 @@ def test_too_few_fills_change_no_setting_and_say_so() -> None:
     costs = met(record)
     assert costs.settings == {"fee_bps": 5.0, "sell_fee_bps": 5.0, "slippage_bps": 2.0}
     assert [sentence.split()[0] for sentence in costs.sentences] == ["fee_bps", "sell_fee_bps"]
-    assert "too little" in costs.sentences[0]
+    assert "at least 30 needed" in costs.sentences[0]
 
 
 def test_nothing_filled_says_so_and_knows_no_delay() -> None:

@@ -26,7 +26,7 @@ class TestText:
     def test_of_equal_ledgers_says_bit_for_bit_in_a_sentence(self) -> None:
         found = reconcile(RecordedSession(MARKET, evaluated(MARKET, MODEL), [MODEL]))
         assert found.is_equal
-        assert found.verdict == "The session's ledger is the backtest's, bit for bit: 68 bars, no difference."
+        assert found.verdict == "The session's ledger equals the backtest's, bit for bit: 68 bars, no difference."
         assert found.verdict in found.text
         assert not found.cause_rows
 
@@ -38,7 +38,7 @@ class TestText:
         assert f"{faulty.difference:+,.2f}" in faulty.text
 
     def test_says_what_so_few_bars_cannot_say(self, faulty: Reconciliation) -> None:
-        assert "too little to tell its return from chance" in faulty.text
+        assert "too few to distinguish its return from chance" in faulty.text
         assert "68 bars" in faulty.text
 
     def test_one_bit_is_a_difference(self) -> None:
@@ -65,7 +65,7 @@ class TestPage:
     def test_shows_both_and_needs_no_network(self, faulty: Reconciliation, tmp_path: Path) -> None:
         write_reconciliation_page(tmp_path / "page.html", faulty)
         page = (tmp_path / "page.html").read_text()
-        for text in ("Session less backtest", "Where they part", "missed bar", "costs-met.yaml", faulty.verdict):
+        for text in ("Session minus backtest", "Where they differ", "missed bar", "costs-met.yaml", faulty.verdict):
             assert text in page
         assert 'src="http' not in page
         assert 'href="http' not in page
@@ -75,7 +75,7 @@ class TestPage:
         write_reconciliation_page(tmp_path / "page.html", found)
         page = (tmp_path / "page.html").read_text()
         assert "bit for bit" in page
-        assert "Where they part" not in page
+        assert "Where they differ" not in page
 
     def test_of_a_long_session_stays_below_3_mb(self, tmp_path: Path) -> None:
         n = 100_000
@@ -104,4 +104,4 @@ class TestPage:
         attribution = replace(short.attribution, rows=rows, backtest=tested, divergent=divergent)
         write_reconciliation_page(tmp_path / "page.html", replace(short, attribution=attribution, filled=filled))
         assert (tmp_path / "page.html").stat().st_size < 3_000_000
-        assert "Of 20,000 rows, the 5,000 that are worth most." in (tmp_path / "page.html").read_text()
+        assert "The 5,000 rows with the largest amounts, of 20,000." in (tmp_path / "page.html").read_text()
