@@ -1,4 +1,4 @@
-"""The bars that a retraining learns from: those of a session as a file that `train` reads, and those from before it."""
+"""The bars of a retraining: those of the session, in a file that `train` reads, and earlier ones."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +24,10 @@ _PRICES = ("open", "high", "low", "close", "volume")
 
 
 def write_bars(market: MarketData, path: Path, *, before: MarketData | None = None) -> None:
-    """Write a market's bars, whole or not at all: one row per symbol that has a bar, in order of time.
+    """Write a market's bars, all or none: one row per bar of a symbol, in order of time.
 
-    before: bars of the same kind that come before them; of its columns, those of the market are written.
-    Quotes are written as bid and ask around the close. Raises OSError where the file cannot be written.
+    before: earlier bars of the same kind; only columns of the market are written.
+    Quotes are written as bid and ask around the close. Raises OSError if the file cannot be written.
     """
     import polars as pl
 
@@ -57,7 +57,7 @@ def _frame(market: MarketData) -> "pl.DataFrame":
 
 
 def reading(trading: TradingConfig, market: MarketData, path: Path) -> TradingConfig:
-    """The settings with this file as data: its bars have their length, their session and their splits already."""
+    """The settings with this file as data: its bars already have their final length, session and splits."""
     return replace(
         trading,
         data=path,
@@ -73,11 +73,11 @@ def reading(trading: TradingConfig, market: MarketData, path: Path) -> TradingCo
 
 
 def add_earlier_bars(trading: TradingConfig, earlier: TradingConfig, *, n_own: int, most: int | None) -> None:
-    """Write the bars of `earlier` that lie before the first of `trading.data` into that file, before those.
+    """Add the bars of `earlier` that precede the first of `trading.data` to the beginning of that file.
 
-    n_own: number of bars that the file has of the session; with more, they were added already. most: so many of the
-    earlier bars, the latest; None: all. No bar is there twice: from the session's first one on, the session's count.
-    Raises UserError where the bars are of another kind, or none is earlier.
+    n_own: number of the session's bars; if the file has more, earlier ones were added before. most: number of latest
+    earlier bars to add; None: all. No bar occurs twice: from the first bar of the session on, only its bars are used.
+    Raises UserError if the bars are of another kind, or none is earlier.
     """
     assert trading.data is not None
     own = load_configured_market(trading)
@@ -87,30 +87,32 @@ def add_earlier_bars(trading: TradingConfig, earlier: TradingConfig, *, n_own: i
     stop = int(np.searchsorted(before.times, own.times[0]))
     if not stop:
         raise UserError(
-            f"retrain_data must hold bars before the session's first, of {as_text(own.times[0])}, but {earlier.data} "
+            f"retrain_data must have bars before the session's first, at {as_text(own.times[0])}, but {earlier.data} "
             f"begins at {as_text(before.times[0])}; leave it out, or name earlier bars."
         )
     if before.timing != own.timing:
         raise UserError(
-            f"retrain_data must hold bars as the session has them, {_kind(own.timing)}, but {earlier.data} has bars "
+            f"retrain_data must have the same bars as the session, {_kind(own.timing)}, but {earlier.data} has bars "
             f"{_kind(before.timing)}; name bars of the same kind."
         )
     lacking = sorted({*own.columns} - {*before.columns})
     if lacking or (own.half_spread is None) != (before.half_spread is None):
         what = ", ".join(lacking) or "bid and ask in only one of the two"
-        raise UserError(f"retrain_data must hold what the session's bars hold, but {earlier.data} differs in {what}.")
+        raise UserError(
+            f"retrain_data must have the columns of the session's bars, but {earlier.data} differs in {what}."
+        )
     first = 0 if most is None else max(0, stop - most)
     write_bars(own, Path(trading.data), before=before.bars(first, stop))
 
 
 def _market(earlier: TradingConfig, symbols: tuple[str, ...]) -> MarketData:
-    """The bars of these symbols; a file of one symbol may call it otherwise, as where the name is the file's."""
+    """The bars of these symbols. In a file of one symbol the name may differ, for example the name of the file."""
     market = load_configured_market(replace(earlier, symbols=()))
     if len(symbols) == len(market.symbols) == 1:
         return replace(market, symbols=symbols)
     missing = [symbol for symbol in symbols if symbol not in market.symbols]
     if missing:
-        raise UserError(f"retrain_data must hold each symbol of the session, but {earlier.data} lacks {missing[0]}.")
+        raise UserError(f"retrain_data must have each symbol of the session, but {earlier.data} lacks {missing[0]}.")
     return market.select(symbols)
 
 

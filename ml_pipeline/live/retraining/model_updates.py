@@ -1,8 +1,8 @@
-"""Both ways in which a model changes while it trades, as one thing to ask between two bars.
+"""Changes of the model while it trades, by deployment or retraining, polled between two bars.
 
-Whoever switches `current` is noticed alike: `promote`, `promote --watch`, `rollback`, a retraining. Loading a policy
-and computing its features over all bars so far takes seconds, so a thread does it; the loop is given the model when it
-could decide at the next bar.
+Any switch of `current` counts: by `promote`, `promote --watch`, `rollback` or a retraining. Loading a policy and
+computing its features over all bars so far takes seconds, so a thread does it. The loop gets the model when it can
+decide at the next bar.
 """
 
 import threading
@@ -28,16 +28,16 @@ from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.tuning.promotion.model_store import Version
 
 MODELS_FOLDER = "models"
-"""In the folder of a session whose model is none of a folder of models: its versions."""
+"""Folder for versions within a session's folder, if its model is not in a folder of models."""
 _LOOK_S = 0.05
 _FEW_BARS = 16
-"""So many are observed between two bars; more of them in the thread."""
+"""At most this many bars are observed between two bars; more of them in the thread."""
 _LONGEST = 300
 
 
 @dataclass(frozen=True)
 class ReadyModel:
-    """A model that can decide at the next bar. folder: of its version. why: what switched to it, in a sentence."""
+    """A model that can decide at the next bar. folder: of its version. why: where it comes from, in a sentence."""
 
     folder: Path
     version: str
@@ -46,10 +46,10 @@ class ReadyModel:
 
 
 class ModelUpdates:
-    """Watches the deployed model, and retrains where that is asked for; `close` ends both.
+    """Watches the deployed model, and retrains if configured; `close` ends both.
 
-    Of a model that is named through models/NAME/current, or models/NAME, the versions of NAME are watched and added to.
-    Of any other one, versions are written to models/ in the session's folder, and those are watched.
+    If the model is named as models/NAME/current or models/NAME, it watches the versions of NAME and adds new ones
+    there. Otherwise versions are written to and watched in models/ in the session's folder.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class ModelUpdates:
         log: Callable[[RetrainEvent], None],
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """load: from the folder of a version to what decides by it, see `ModelWatch`. tell: about a version that cannot
-        trade. log: what retrainings do. stopping: asked while a replay waits for a retraining.
+        """load: loads the folder of a version, see `ModelWatch`. tell: called with messages on a version that cannot
+        trade. log: called with events of retrainings. stopping: called while a replay waits for a retraining.
 
-        Raises UserError where the session cannot be retrained.
+        Raises UserError if the session cannot be retrained.
         """
         self._log, self._stopping, self._config = log, stopping, config
         self._running, self._running_name = session.checkpoint, _name_of(session.checkpoint)
@@ -80,10 +80,9 @@ class ModelUpdates:
         self._last_event: RetrainEvent | None = None
 
     def poll(self, market: Callable[[], MarketData]) -> ReadyModel | None:
-        """Called between two bars: a model to switch to, once it can decide at the next bar.
+        """Call between two bars. Returns a model to switch to when it can decide at the next bar.
 
-        It does not wait, but in a replay that is to wait for its retrainings. market: of all bars that were observed so
-        far; its arrays are not changed by later bars.
+        It waits only with `retrain_wait`. market: returns all observed bars, in arrays that later bars do not change.
         """
         self._retrain(market)
         if self._config.retrain_wait and self._retrainer is not None and self._retrainer.under_way is not None:
@@ -98,11 +97,11 @@ class ModelUpdates:
         return ready
 
     def status(self) -> dict[str, Any] | None:
-        """Of the latest retraining, for the session's status; None before the first."""
+        """The latest event of a retraining, for the session's status; None before the first."""
         return None if self._last_event is None else self._last_event.as_json()
 
     def close(self) -> None:
-        """End what goes on, and leave no process and no thread. May be called twice."""
+        """End a retraining and all threads; may be called twice."""
         if self._retrainer is not None:
             self._retrainer.close()
         self._watch.close()
@@ -115,7 +114,7 @@ class ModelUpdates:
             self._log(event)
 
     def _wait(self, wait: Callable[[float], bool]) -> bool:
-        """Whether what is waited for has come; False where the session is to stop meanwhile."""
+        """Wait, and return True; return False if the session is stopping."""
         while not wait(_LOOK_S):
             if self._stopping():
                 return False
@@ -125,14 +124,15 @@ class ModelUpdates:
 class ModelWatch:
     """Watches models/NAME/current.
 
-    load: from the folder of a version to what decides by it; it raises UserError where the version does not fit the
-    session, such as another number of symbols. tell: called with a sentence about a version that cannot trade.
+    load: loads the folder of a version and returns its runner; raises UserError if the version does not fit the
+    session, for example because of another number of symbols. tell: called with a message about a version that cannot
+    trade.
     """
 
     def __init__(
         self, model: Path, running: int | None, load: Callable[[Path], PolicyRunner], tell: Callable[[str], None]
     ) -> None:
-        """model: the folder models/NAME. running: the number of the version that trades; None: it is none of them."""
+        """model: the folder models/NAME. running: number of the current version; None: another model trades."""
         self._model = model
         self._running = running
         self._load = load
@@ -143,13 +143,13 @@ class ModelWatch:
 
     @property
     def is_preparing(self) -> bool:
-        """Whether a version is being made ready, or waits for more bars."""
+        """Whether a version is being prepared, or waits for more bars."""
         return self._preparing is not None
 
     def poll(self, market: Callable[[], MarketData]) -> ReadyModel | None:
-        """A version that can decide at the next bar, once; else None. Called between two bars, it does not wait.
+        """Call between two bars. Returns a version once, when it can decide at the next bar, or None; never waits.
 
-        market: of all bars that were observed so far; its arrays are not changed by later bars.
+        market: returns all observed bars, in arrays that later bars do not change.
         """
         current = self._current()
         if self._preparing is not None and self._preparing.number != current:
@@ -166,11 +166,11 @@ class ModelWatch:
         return self._look(self._preparing, market)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the version that is being made ready, at most so long. Returns whether the thread has ended."""
+        """Wait at most `timeout_s` for the version in preparation. Returns whether its thread has ended."""
         return self._preparing is None or self._preparing.wait(timeout_s)
 
     def close(self) -> None:
-        """Make nothing ready any more, and leave no thread. May be called twice."""
+        """End the preparation and its thread; may be called twice."""
         if self._preparing is not None:
             self._preparing.abandon()
             self._preparing.wait(None)
@@ -191,14 +191,14 @@ class ModelWatch:
         if not preparing.complete:
             if self._told_of != preparing.number:
                 self._told_of = preparing.number
-                self._tell(f"{name} is current, and trades once it has seen enough bars for its features.")
+                self._tell(f"{name} is current, and trades when it has enough bars for its features.")
             return None
         assert preparing.decider is not None
         self._preparing, self._running = None, preparing.number
         return ReadyModel(preparing.version.folder, preparing.version.name, preparing.why, preparing.decider)
 
     def _current(self) -> int | None:
-        """The version that is current; None where that cannot be said, which is told once."""
+        """The current version; None if it is unknown, which is reported once."""
         try:
             return current_number(self._model)
         except UserError as error:
@@ -208,11 +208,11 @@ class ModelWatch:
             return None
 
     def _say(self, what: str, why: str) -> None:
-        self._tell(f"{what} cannot trade here, and the model goes on as it is: {why}")
+        self._tell(f"{what} cannot trade here, so the current model stays: {why}")
 
 
 class _Preparation:
-    """Loads a version, and lets it observe the bars so far; in a thread.
+    """Loads a version and observes the bars so far, in a thread.
 
     error: why it cannot trade. complete: whether it can decide.
     """
@@ -233,12 +233,12 @@ class _Preparation:
         self._abandoned = True
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether the thread has ended."""
+        """Wait at most `timeout_s`. Returns whether the thread has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def catch_up(self, market: MarketData) -> None:
-        """Observe the bars that came meanwhile: a few at once, many in the thread."""
+        """Observe the bars that have arrived since: a few at once, many in the thread."""
         if market.n_bars - self._n_seen <= _FEW_BARS:
             self._safely(market)
         else:
@@ -254,7 +254,7 @@ class _Preparation:
             self._prepare(market)
         except UserError as error:
             self.error = str(error)
-        except Exception as error:  # whatever a policy's or a user's own code raises: the model before it goes on
+        except Exception as error:  # of the policy's or the user's code: the previous model continues
             self.error = f"{type(error).__name__}: {' '.join(excerpt(str(error), _LONGEST).split())}"
 
     def _prepare(self, market: MarketData) -> None:
@@ -284,9 +284,9 @@ def _why(version: Version) -> str:
 
 
 def model_written_to(checkpoint: Path, models_dir: Path | None, *, folder: Path, named: Path) -> Path:
-    """The folder models/NAME that new versions are written to and watched in.
+    """The folder models/NAME in which new versions are written and watched.
 
-    checkpoint: what `named` names, links followed. folder: of the session.
+    checkpoint: of `named`, with links resolved. folder: of the session.
     """
     holds = checkpoint.parent
     is_deployed = is_version_folder(holds)
@@ -299,7 +299,7 @@ def model_written_to(checkpoint: Path, models_dir: Path | None, *, folder: Path,
 
 
 def _follows_current(named: Path) -> bool:
-    """Whether a path names a model by what is current, and not a version or a checkpoint."""
+    """Whether a path names the current version of a model, not a fixed version or a checkpoint."""
     if CURRENT in {named.name, named.parent.name}:
         return True
     return version_number(named.name) is None and (named / CURRENT).exists() and not (named / PROMOTION_FILE).exists()

@@ -1,7 +1,7 @@
-"""Keeps a model current while it trades: begins a retraining when it is due, and says what came of it.
+"""Start a retraining when it is due, and report its result.
 
-Nothing here waits: bars are written, and the model is trained, judged and deployed, beside the session. A new version
-is noticed by `ModelWatch`, as any other.
+Nothing here waits: a thread writes the bars, and another process trains, judges and deploys the model. `ModelWatch`
+finds a new version like any other.
 """
 
 import contextlib
@@ -45,9 +45,9 @@ from ml_pipeline.trading.market.data import MarketData
 from ml_pipeline.trading.settings import TradingConfig
 
 RETRAINING_FOLDER = "retraining"
-"""In the folder of a session."""
+"""Name within the folder of a session."""
 _BEGUN = "begun"
-"""A file with the time of the bar from which the first retraining is counted."""
+"""File with the time of the bar from which the interval to the first retraining is counted."""
 _MOST_BYTES = 1_000
 _MODULE = "ml_pipeline.live.retraining.training_process_main"
 _MOST_SAID = 300
@@ -56,7 +56,7 @@ EventState = Literal["begun", "resumed", "skipped", "promoted", "refused", "fail
 
 
 class RetrainEvent(NamedTuple):
-    """What a retraining did, for the log of the session. bar: when it was due."""
+    """An event of a retraining, for the log of the session. bar: when it was due."""
 
     state: EventState
     number: int
@@ -77,10 +77,10 @@ class RetrainEvent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainedSession:
-    """The session whose model is kept current.
+    """The session whose model is retrained.
 
-    folder: its name is that of the session. named: the model as the user named it. checkpoint: what trades, with every
-    link of `named` followed. trading: the settings of the session's market, costs and limits.
+    folder: has the name of the session. named: the model as the user named it. checkpoint: of the current model, with
+    links of `named` resolved. trading: settings of the session's market, costs and limits.
     """
 
     folder: Path
@@ -91,11 +91,11 @@ class RetrainedSession:
 
 
 class Retrainer:
-    """Begins retrainings, one at a time; `close` ends the one that goes on, which a later session takes up again."""
+    """Starts retrainings, one at a time; `close` ends a running one, which a later session continues."""
 
     def __init__(self, config: RetrainConfig, session: RetrainedSession, model: Path) -> None:
-        """model: the folder that versions are written to, such as models/NAME. Raises UserError where the session
-        cannot be retrained, or its folder cannot be read."""
+        """model: the folder for versions, such as models/NAME. Raises UserError if the session cannot be retrained, or
+        its folder cannot be read."""
         assert config.interval is not None
         if session.trading.per_symbol:
             raise UserError("retrain_every is for one account that trades all symbols; leave it or per_symbol out.")
@@ -110,19 +110,19 @@ class Retrainer:
 
     @property
     def under_way(self) -> int | None:
-        """The number of the retraining that goes on."""
+        """The number of the running retraining, or None."""
         return None if self._under_way is None else self._number
 
     @property
     def pid(self) -> int | None:
-        """The process that trains."""
+        """ID of the training process, or None."""
         return None if self._under_way is None else self._under_way[0].pid
 
     def poll(self, market: Callable[[], MarketData], running: Path, running_name: str) -> list[RetrainEvent]:
-        """Called once per bar: what has happened since, and a retraining begun where one is due.
+        """Call once per bar. Starts a retraining if one is due, and returns the events since the last call.
 
-        market: of the bars so far; its arrays are not changed by later bars. running: the checkpoint or version that
-        trades, and its name.
+        market: returns all bars so far, in arrays that later bars do not change. running: the checkpoint or version
+        that trades. running_name: its name.
         """
         events = list(self._ended())
         if self._interrupted is not None:
@@ -131,7 +131,7 @@ class Retrainer:
         bars = market()
         if self._since is None:
             self._since = bars.times[-1]
-            # On a full disk the session goes on, and would count anew from where it is started again.
+            # On a full disk the session continues, and counts from its next start.
             with contextlib.suppress(OSError), written_whole(self._folder / _BEGUN, "w", encoding="utf-8") as file:
                 file.write(f"{self._since}\n")
         due = due_bar(bars.times, self._since, self._interval)
@@ -142,20 +142,20 @@ class Retrainer:
         return events
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the retraining that goes on, at most so long. Returns whether none goes on any more."""
+        """Wait at most `timeout_s` for a running retraining. Returns whether none is running."""
         if self._under_way is None:
             return True
         self._under_way[0].wait(timeout_s)
         return self._under_way[0].is_done
 
     def close(self) -> None:
-        """End the retraining that goes on. May be called twice."""
+        """End a running retraining; may be called twice."""
         if self._under_way is not None:
             self._under_way[0].end()
             self._under_way = None
 
     def _counted_from(self, due: np.datetime64) -> np.datetime64:
-        """From when the next one is counted: of spans, from when this was due by them, and not from the bar after."""
+        """The time from which the next interval is counted; for time spans, the exact end of this one, not its bar."""
         span = self._interval.span
         if span is None:
             return due
@@ -185,12 +185,12 @@ class Retrainer:
         assert outcome is not None
         sentence = outcome.sentence
         if outcome.state == "failed":
-            sentence = f"Retraining {self._number} failed, and the model goes on as it is: {sentence}"
+            sentence = f"Retraining {self._number} failed, so the current model stays: {sentence}"
         yield RetrainEvent(outcome.state, self._number, due, sentence, outcome.version)
 
     def _begin(self, bars: MarketData, due: np.datetime64, running: Path, name: str) -> RetrainEvent:
         if self._under_way is not None:
-            sentence = f"A retraining is due, but retraining {self._number} still goes on; this one is left out."
+            sentence = f"A retraining is due, but retraining {self._number} is still running; this one is skipped."
             return RetrainEvent("skipped", self._number, due, sentence)
         self._number += 1
         folder = self._folder / str(self._number)
@@ -237,7 +237,7 @@ class Retrainer:
             )
 
         self._under_way = self._process(folder, prepare), due
-        sentence = f"Retraining {number} begins, on the bars up to {str(due)[:16]}; {name} goes on until then."
+        sentence = f"Retraining {number} begins, on the bars up to {str(due)[:16]}; {name} trades until it ends."
         return RetrainEvent("begun", number, due, sentence)
 
     def _take_up(self, folder: Path) -> RetrainEvent:
@@ -245,9 +245,9 @@ class Retrainer:
         due = np.datetime64(order.due, "ns")
         self._under_way = self._process(folder, lambda: None), due
         goes_on = (folder / RUN / LATEST_CHECKPOINT).is_file()
-        how = "goes on from its last checkpoint" if goes_on else "had no checkpoint yet, and begins anew"
+        how = "continues from its last checkpoint" if goes_on else "had no checkpoint and starts over"
         return RetrainEvent(
-            "resumed", order.number, due, f"Retraining {order.number} was interrupted with the session: it {how}."
+            "resumed", order.number, due, f"Retraining {order.number} was interrupted with the session; it {how}."
         )
 
     def _process(self, folder: Path, prepare: Callable[[], None]) -> "RetrainingProcess":
@@ -255,17 +255,16 @@ class Retrainer:
 
 
 class RetrainingProcess:
-    """One retraining, in a thread that waits for its process, so that nobody else does; `outcome` is there once
-    `is_done`.
+    """One retraining: a thread starts its process and waits for it; when `is_done`, `outcome` is set.
 
-    prepare: writes the folder, in the thread. `end` ends the process, and all that it started, and leaves the folder so
-    that the retraining can go on later.
+    prepare: writes the folder, in the thread. `end` ends the process and its children, and keeps the folder so that the
+    retraining can continue later.
     """
 
     def __init__(self, folder: Path, prepare: Callable[[], None], *, time_limit_s: float) -> None:
         self.folder = folder
         self.outcome: Outcome | None = None
-        """What came of it; None while it goes on, and where it was ended."""
+        """The result; None while it runs, or if it was ended."""
         self._prepare = prepare
         self._time_limit_s = time_limit_s
         self._child: Child | None = None
@@ -280,15 +279,15 @@ class RetrainingProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None before it began."""
+        """ID of the process; None before its start."""
         return None if self._child is None else self._child.pid
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for its end, at most so long."""
+        """Wait at most `timeout_s` for its end."""
         self._thread.join(timeout_s)
 
     def end(self) -> None:
-        """End it, and wait until nothing of it is left. May be called twice."""
+        """End it and wait for its thread; may be called twice."""
         with self._lock:
             self._ending = True
             if self._child is not None:
@@ -300,9 +299,9 @@ class RetrainingProcess:
             outcome = self._retrain()
         except (UserError, OSError) as error:
             reason = str(error) if isinstance(error, UserError) else f"{error.strerror or error}."
-            outcome = Outcome(state="failed", sentence=f"It could not begin: {reason}")
+            outcome = Outcome(state="failed", sentence=f"It could not start: {reason}")
         if outcome is not None:
-            with contextlib.suppress(OSError):  # of a full disk: then it is tried again at the next start
+            with contextlib.suppress(OSError):  # a full disk: the next start tries again
                 if read_outcome(self.folder) is None:
                     write_outcome(self.folder, outcome)
             self.outcome = outcome
@@ -332,7 +331,7 @@ class RetrainingProcess:
 
 
 def _last_cores(n: int) -> tuple[int, ...]:
-    """The last n of the cores that this process may use; empty where the system does not tell."""
+    """The last n of the cores that this process may use; empty if the system has no such list."""
     if not hasattr(os, "sched_getaffinity"):
         return ()
     return tuple(sorted(os.sched_getaffinity(0))[-n:])

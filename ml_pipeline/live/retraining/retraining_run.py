@@ -1,4 +1,4 @@
-"""A retraining, in a process of its own: train on the bars so far, judge, and deploy where it is deserved."""
+"""A retraining, in its own process: train on the bars so far, judge the policy, and deploy it if it is better."""
 
 import json
 import time
@@ -49,18 +49,18 @@ from ml_pipeline.tuning.winner_statistics import JudgedTrial
 _SCORE = "eval/score"
 _PATIENCE_S, _LOOK_S = 30.0, 0.05
 _TEST_BARS = 2
-"""A task has a test split, and it needs a step; nothing is tested."""
+"""A task must have a test split with at least one step; nothing is tested on it."""
 
 
 class RetrainingTask(TradingTask):
-    """Trading that is reported on its validation split: what a retraining is judged by are the latest bars."""
+    """A trading task that reports on its validation split, the latest bars, by which a retraining is judged."""
 
     def report(self, act: Act, folder: Path) -> str:
         return str(self.evaluate(act, "validation", folder, page=True)["summary"])
 
 
 def retrain(folder: Path) -> Outcome:
-    """Do what the order in a folder asks, or go on with it. Raises UserError where something cannot be used."""
+    """Start or continue the retraining in a folder. Raises UserError if its input is invalid."""
     order = read_order(folder)
     run = folder / RUN
     config = train_config(read_train_settings(folder / SETTINGS))
@@ -81,7 +81,7 @@ def retrain(folder: Path) -> Outcome:
     if not (run / RETURNS_FILE).is_file():
         result = Run(config, task, checkpoint=checkpoint).train()
         if result.status != "finished":
-            raise UserError(f"Its run was stopped: {result.reason or 'nobody said why.'}")
+            raise UserError(f"Its run was stopped: {result.reason or 'no reason was given.'}")
         _measure(task, run)
     try:
         version, merits = _promote(order, folder, task)
@@ -94,11 +94,11 @@ def retrain(folder: Path) -> Outcome:
 def walk_forward(
     trading: TradingConfig, market: MarketData, *, validation: float, n_own: int | None = None
 ) -> TradingConfig:
-    """The settings whose splits are the bars to train on, then those to judge by, up to the end.
+    """The settings with splits for training and, up to the end, validation.
 
-    validation: fraction of the usable bars, of which n_own at most are the session's: on those before, the model that
-    trades may have been trained. The test split is left the two bars that it must have.
-    Raises UserError where there are too few bars.
+    validation: fraction of the usable bars, of which at most n_own are the session's; the current model may have been
+    trained on the bars before. The test split gets the two bars that it must have.
+    Raises UserError if there are too few bars.
     """
     first = compute_features(market, trading.features).first_bar + trading.window - 1
     usable = market.n_bars - first
@@ -108,16 +108,16 @@ def walk_forward(
     if trained < _TEST_BARS:
         raise UserError(
             f"A retraining needs more bars: there are {market.n_bars:,}, of which {min(first, market.n_bars):,} are "
-            f"the warm-up of features and window and {judged:,} are for judging; retrain later or less often."
+            f"the warm-up of features and window and {judged:,} are for validation; retrain later or less often."
         )
     part = trained / usable
     return replace(trading, train_fraction=part, validation_fraction=stop / usable - part)
 
 
 def _await_free(run: Path) -> None:
-    """Wait for the end of a process that a session left behind when it was killed; it ends by itself.
+    """Wait for the end of a process that a killed session left behind; it ends by itself.
 
-    Raises FolderInUse where it does not.
+    Raises FolderInUse if it does not.
     """
     until = time.monotonic() + _PATIENCE_S
     while run.is_dir():
@@ -130,7 +130,7 @@ def _await_free(run: Path) -> None:
 
 
 def _measure(task: TradingTask, run: Path) -> None:
-    """Write down what the best policy earned, bar by bar, on the bars that it is judged by; the last thing of a run."""
+    """Write the returns per bar of the best policy on the validation bars, as the last step of a run."""
     policy = SavedPolicy(run)
     env = task.evaluation_env("validation")
     try:
@@ -141,7 +141,7 @@ def _measure(task: TradingTask, run: Path) -> None:
 
 
 def _promote(order: RetrainOrder, folder: Path, task: TradingTask) -> tuple[Version, PromotionCase | None]:
-    """Deploy the run's best policy. Raises NotPromoted, with the figures, where it does not deserve it."""
+    """Deploy the run's best policy. Raises NotPromoted, with the figures, if the rules refuse it."""
     run, store = folder / RUN, ModelStore(Path(order.models), order.name)
     digest = checkpoint_digest(run)
     rule = PromotionRules(min_dsr=order.min_dsr, margin=order.margin)
@@ -156,7 +156,7 @@ def _promote(order: RetrainOrder, folder: Path, task: TradingTask) -> tuple[Vers
     while True:
         number, deployed = store.current, store.deployed()
         if deployed is not None and deployed.promotion.get("files", {}).get(BEST_CHECKPOINT) == digest:
-            return deployed, None  # a retraining that was interrupted before it could say so
+            return deployed, None  # a retraining that was interrupted before it wrote its result
         incumbent = Incumbent(order.incumbent_name, Path(order.incumbent))
         if deployed is not None:
             deployed.require_whole()
@@ -174,7 +174,7 @@ def _promote(order: RetrainOrder, folder: Path, task: TradingTask) -> tuple[Vers
                 session=order.session,
                 retraining=order.number,
             )
-        except DeployedMeanwhile:  # compare with that one
+        except DeployedMeanwhile:  # compare with that version
             continue
         return version, merits
 
@@ -207,10 +207,10 @@ def _origin(
 def settings_of_retraining(
     model: TrainConfig, trading: TradingConfig, folder: Path, *, begin_with: Path | None, timesteps: int | None
 ) -> dict[str, Any]:
-    """The settings to train with: those of the model that trades, on these bars, in one process that writes nothing
-    but its run folder.
+    """The settings to train with: those of the current model, on these bars, in one process that writes only its run
+    folder.
 
-    begin_with: whose weights; None: random ones. timesteps: None, those of the model.
+    begin_with: checkpoint with the initial weights; None: random ones. timesteps: None: those of the model.
     """
     length: dict[str, Any] = {}
     if timesteps is not None:

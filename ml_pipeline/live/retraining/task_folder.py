@@ -1,12 +1,12 @@
-"""One retraining, in a folder of its own: what is to be done, and what came of it.
+"""The folder of one retraining: its task and its result.
 
 retraining/1/bars.parquet    the bars up to the time when it was due
 retraining/1/config.yaml     the settings of the training
 retraining/1/earlier.yaml    with --retrain-data, the settings that read the bars from before the session
-retraining/1/order.json      what is asked; written last, so that a folder without it was never begun
+retraining/1/order.json      the task; written last, so a retraining without it was never started
 retraining/1/run/            the run
-retraining/1/output.log      what the process says
-retraining/1/outcome.json    what came of it; a folder without it was interrupted
+retraining/1/output.log      the output of the process
+retraining/1/outcome.json    the result; a retraining without it was interrupted
 """
 
 import contextlib
@@ -29,12 +29,12 @@ State = Literal["promoted", "refused", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainOrder:
-    """What is asked of a retraining. Paths are texts, as JSON has them.
+    """The task of a retraining. Paths are text, for JSON.
 
     number: counted from 1 in a session. due: the time of the last bar. incumbent: the checkpoint or version of the
-    model that trades, and incumbent_name what sentences call it. models, name: the model that a version is written to.
-    cores: which processor cores it may use; empty: any. n_bars: of the session; None: all that it learns from.
-    earlier_bars: how many from before the session it may use besides; None: all that there are.
+    current model; incumbent_name: its name in messages. models, name: folder of models and name of the model for the
+    new version. cores: processor cores it may use; empty: any. n_bars: number of the session's bars; None: all bars.
+    earlier_bars: most bars from before the session; None: all.
     """
 
     number: int
@@ -56,7 +56,7 @@ class RetrainOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a retraining, in a sentence. version: the new one, such as v4; None: there is none."""
+    """The result of a retraining, with a sentence. version: the new one, such as v4; None: no new version."""
 
     state: State
     sentence: str
@@ -69,7 +69,7 @@ def write_order(folder: Path, order: RetrainOrder) -> None:
 
 
 def read_order(folder: Path) -> RetrainOrder:
-    """Raises UserError where there is none, or it is something else."""
+    """Raises UserError if it is missing or invalid."""
     values = read_json_object(folder / ORDER)
     try:
         return RetrainOrder(**{**values, "cores": tuple(values["cores"])})
@@ -83,7 +83,7 @@ def write_outcome(folder: Path, outcome: Outcome) -> None:
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """None where there is none that is whole."""
+    """The result; None if it is missing or incomplete."""
     try:
         outcome = Outcome(**read_json_object(folder / OUTCOME))
     except (UserError, TypeError):
@@ -92,7 +92,7 @@ def read_outcome(folder: Path) -> Outcome | None:
 
 
 def orders_in(folder: Path) -> list[Path]:
-    """The folders of all retrainings that were begun, by number. Removes those that never were."""
+    """The folders of all started retrainings, by number. Removes those that were never started."""
     found = sorted(int(path.name) for path in folder.glob("[1-9]*") if path.name.isdigit() and path.is_dir())
     folders = []
     for path in (folder / str(number) for number in found):

@@ -1,6 +1,6 @@
-"""The process of a retraining: it trains at the lowest priority, on the cores it was given, and ends with its session.
+"""The process of a retraining: it trains at the lowest priority, on the given cores, and ends with its session.
 
-A run that is cut off goes on from its last checkpoint.
+An interrupted run continues from its last checkpoint.
 """
 
 import os
@@ -15,11 +15,11 @@ _LOWEST_PRIORITY = 19
 
 
 def main(parent: Parent) -> int:
-    """Retrain in the folder of the order; 0 where outcome.json says what came of it."""
+    """Retrain in the folder of the order. Returns 0 if outcome.json has the result."""
     folder = Path(parent.next_order()["folder"])
     _step_back(read_order(folder).cores)
 
-    from ml_pipeline.live.retraining.retraining_run import retrain  # takes torch, which begins on these cores
+    from ml_pipeline.live.retraining.retraining_run import retrain  # imports torch, which starts on these cores
 
     try:
         outcome = retrain(folder)
@@ -34,7 +34,7 @@ def main(parent: Parent) -> int:
 
 
 def _step_back(cores: tuple[int, ...]) -> None:
-    """Leave the machine to the process that trades."""
+    """Lower the priority and set the cores, in favour of the trading process."""
     if hasattr(os, "nice"):
         with suppress(OSError):
             os.nice(_LOWEST_PRIORITY)
@@ -44,7 +44,7 @@ def _step_back(cores: tuple[int, ...]) -> None:
 
 
 def _crash(error: Exception) -> str:
-    return f"It broke down by {type(error).__name__}: {' '.join(excerpt(str(error), 300).split())}"
+    return f"It failed with {type(error).__name__}: {' '.join(excerpt(str(error), 300).split())}"
 
 
 if __name__ == "__main__":

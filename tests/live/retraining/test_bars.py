@@ -91,7 +91,7 @@ def test_none_are_added_where_the_session_has_enough(add):
 
 
 def test_bars_of_another_kind_or_time_are_refused(add):
-    with pytest.raises(UserError, match=r"before the session's first, of 2024-01-05 04:00"):
+    with pytest.raises(UserError, match=r"before the session's first, at 2024-01-05 04:00"):
         add(ALL.bars(100, 200))
     with pytest.raises(UserError, match=r"of 1 hour .* has bars of 2 hours"):
         add(replace(ALL.bars(0, 50), times=ALL.times[0] + 2 * (ALL.times[:50] - ALL.times[0])))

@@ -157,7 +157,7 @@ def test_a_version_waits_until_it_has_seen_enough_bars(tmp_path):
     watched = Watched(tmp_path, lambda folder: StandIn(folder, complete_at=50))
     watched.promote()
     assert watched.given() is None
-    assert watched.told == ["v2 of toy is current, and trades once it has seen enough bars for its features."]
+    assert watched.told == ["v2 of toy is current, and trades when it has enough bars for its features."]
     while (ready := watched.poll()) is None:
         pass
     assert len(ready.decider.times) == watched.n_bars == 50
@@ -192,7 +192,7 @@ def test_a_version_that_is_not_whole_is_told_once_and_never_loaded(watched, harm
     assert watched.given() is None
     assert watched.given() is None
     (sentence,) = watched.told
-    assert sentence.startswith("v2 of toy cannot trade here, and the model goes on as it is: ")
+    assert sentence.startswith("v2 of toy cannot trade here, so the current model stays: ")
     assert why in sentence
     watched.promote()
     assert watched.given().version == "v3"

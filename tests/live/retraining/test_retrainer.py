@@ -126,7 +126,7 @@ def test_one_that_still_goes_on_when_the_next_is_due_is_told_and_left_alone(begi
     retrainer = begin()
     events = replayed(retrainer, model, waiting=False)
     assert [event.state for event in events] == ["begun", "skipped"]
-    assert "retraining 1 still goes on" in events[1].sentence
+    assert "retraining 1 is still running" in events[1].sentence
     assert retrainer.under_way == 1
 
 
@@ -139,7 +139,7 @@ def test_a_failure_is_told_and_the_next_begins_when_it_is_due(begin, model, stan
 def test_a_model_that_is_gone_is_a_failure_and_the_session_goes_on(begin, tmp_path):
     events = replayed(begin(), tmp_path / "nowhere.pt")
     assert events[1].state == "failed"
-    assert "the model goes on as it is: It could not begin: There is no checkpoint" in events[1].sentence
+    assert "the current model stays: It could not start: There is no checkpoint" in events[1].sentence
 
 
 def leave_training(begin, model, folder, stand_in):
@@ -159,7 +159,7 @@ def test_a_session_started_again_takes_it_up(begin, model, tmp_path, stand_in):
     assert [(event.state, event.number) for event in events] == [
         *(("resumed", 1), ("refused", 1), ("begun", 2), ("refused", 2)),
     ]
-    assert "had no checkpoint yet, and begins anew" in events[0].sentence
+    assert "had no checkpoint and starts over" in events[0].sentence
 
 
 def test_one_with_a_checkpoint_goes_on_from_it(begin, model, tmp_path, stand_in):
@@ -167,7 +167,7 @@ def test_one_with_a_checkpoint_goes_on_from_it(begin, model, tmp_path, stand_in)
     (folders(tmp_path)[0] / RUN).mkdir()
     (folders(tmp_path)[0] / RUN / "latest.pt").touch()
     stand_in(REFUSES)
-    assert "goes on from its last checkpoint" in replayed(begin(), model)[0].sentence
+    assert "continues from its last checkpoint" in replayed(begin(), model)[0].sentence
 
 
 def test_a_session_started_again_retrains_when_it_would_have(begin, model):

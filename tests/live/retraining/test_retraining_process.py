@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_prepared_is_a_failure(runs):
     def refuse():
         raise UserError("There is no checkpoint.")
 
-    assert outcome_of(runs("pass", prepare=refuse)).sentence == "It could not begin: There is no checkpoint."
+    assert outcome_of(runs("pass", prepare=refuse)).sentence == "It could not start: There is no checkpoint."
 
 
 def test_a_full_disk_is_a_failure_even_where_no_file_can_say_so(runs, tmp_path, monkeypatch):
@@ -117,7 +117,7 @@ def test_a_full_disk_is_a_failure_even_where_no_file_can_say_so(runs, tmp_path, 
 
     monkeypatch.setattr(retrainer, "write_outcome", full)
     outcome = outcome_of(runs("pass", prepare=full))
-    assert outcome.sentence == "It could not begin: No space left on device."
+    assert outcome.sentence == "It could not start: No space left on device."
     assert read_outcome(tmp_path) is None
 
 

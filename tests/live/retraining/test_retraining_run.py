@@ -227,7 +227,7 @@ def test_the_process_writes_what_came_of_it(tmp_path, model, monkeypatch):
     monkeypatch.setattr(retraining_run, "retrain", broken)
     with pytest.raises(ZeroDivisionError):
         training_process_main.main(session)
-    assert read_outcome(folder).sentence == "It broke down by ZeroDivisionError: by zero"
+    assert read_outcome(folder).sentence == "It failed with ZeroDivisionError: by zero"
 
 
 @pytest.mark.long
