@@ -1,7 +1,7 @@
-"""One bar of a session, in the order in which it happens: observe, close, decide, place.
+"""Process one bar of a session: observe, close, decide, place.
 
-What one set of bars brings about is one transaction of the journal, its orders included; they are sent after it. So a
-kill leaves a bar either not begun, or closed with its orders on disk, about which the broker is asked by their ids.
+All effects of a set of bars are one transaction of the journal, its orders included, which are sent afterwards. After a
+kill, a bar is therefore either not begun, or closed with its orders on disk, to be looked up at the broker by ID.
 """
 
 import time
@@ -30,9 +30,9 @@ from ml_pipeline.trading.market.data import FloatArray
 
 
 class BarProcessor:
-    """Takes each set of bars from the feed to its orders. waiting: bars that are not booked yet, oldest first.
+    """Processes each set of bars, from the feed to its orders.
 
-    last: the last decision, for the log and for decision.json.
+    waiting: bars that are not booked yet, oldest first. last: the last decision, for the log and decision.json.
     """
 
     def __init__(self, session: SessionComponents) -> None:
@@ -40,14 +40,14 @@ class BarProcessor:
         self._calendar = BarCalendar(session.feed.times_after, session.feed.timing)
         self.last = LastDecision(session.record, session.symbols)
         self.waiting: list[BarSet] = []
-        self._n_shown = 0  # so many of them the broker knows
+        self._n_shown = 0  # number of waiting bars that the broker has seen
         self._spreads: deque[FloatArray | None] = deque(maxlen=session.policy.window)
-        self._whole_since_gap: int | None = None  # bars; None: none is missing in the window that the policy would see
+        self._whole_since_gap: int | None = None  # complete bars since a gap; None: no gap within the policy's window
 
     # Observe
 
     def observe(self, bars: BarSet) -> bool:
-        """Observe the bars. Returns whether they wait to be booked; before the first decision they only warm up."""
+        """Observe the bars. Returns True if they wait to be booked, False if they only warm features up."""
         session, state = self._session, self._session.state
         bars = session.guards.sift(bars)
         is_complete = self._is_complete(bars)
@@ -69,7 +69,7 @@ class BarProcessor:
         return False
 
     def _is_complete(self, bars: BarSet) -> bool:
-        """Whether the window of the policy is complete; once a feature has failed, nothing is decided any more."""
+        """Whether the policy's window is complete; False after a feature has failed, so nothing more is decided."""
         session = self._session
         if session.failure is None:
             try:
@@ -79,11 +79,11 @@ class BarProcessor:
         return False
 
     def note_gap(self) -> None:
-        """Until a whole window of bars has come, nothing can be decided."""
+        """After a gap, nothing can be decided until a whole window of bars has arrived."""
         self._whole_since_gap = 0
 
     def show_broker(self) -> None:
-        """Show the broker the bars that wait. Raises BrokerUnavailable; those it knows it is not shown again."""
+        """Show the broker each waiting bar once. Raises BrokerUnavailable."""
         for bars in self.waiting[self._n_shown :]:
             self._session.broker.market_closed_bar(bars)
             self._n_shown += 1
@@ -91,8 +91,10 @@ class BarProcessor:
     # Close
 
     def close(self, market: TradingSession | None) -> None:
-        """In one transaction: book what happened, close the bars that wait, decide on the last one, and write its
-        orders down. market: the market's session that it lies in."""
+        """In one transaction: book events, close the waiting bars, decide on the last one, and record its orders.
+
+        market: the market session of that bar.
+        """
         session, state = self._session, self._session.state
         waiting, self.waiting, self._n_shown = self.waiting, [], 0
         started = time.perf_counter()
@@ -110,13 +112,13 @@ class BarProcessor:
     def _close_one(self, bars: BarSet, events: Sequence[BrokerEvent]) -> LedgerRow:
         session, state = self._session, self._session.state
         for event in events:
-            # Charges of nothing are of the bars before the first row.
+            # Charges of 0 belong to bars before the first row.
             if state.begun or not (isinstance(event, Charge) and not event.amount):
                 book_or_refuse(session, event)
         row = session.account.close_bar(bars, closing=state.closing_ordered)
         state.closing_ordered = False
         if state.begun:
-            # If nothing was decided, nothing is to be taken back: then everything counts as filled.
+            # If nothing was decided, no choice is undone: everything counts as filled.
             filled = row.filled if state.decided else [1.0] * len(session.symbols)
             expired = session.orders.take_expired()
             session.runner.note_settled(expired, filled=filled, exited=row.exited, holdings=row.positions)
@@ -124,7 +126,7 @@ class BarProcessor:
             session.runner.follow_holdings(row.positions)
             state.awaiting_previous_model = False
         if not state.begun and row.half_spreads is not None:
-            # Nothing is filled yet, so an evaluation writes the spreads of its first window's oldest bar.
+            # Before the first fill, an evaluation writes the spreads of the oldest bar of its first window.
             oldest = self._spreads[0]
             row = row._replace(half_spreads=row.half_spreads if oldest is None else np.nan_to_num(oldest).tolist())
         state.begun, state.decided = True, False
@@ -137,13 +139,13 @@ class BarProcessor:
     def _decide_or_say_why_not(
         self, bars: BarSet, row: LedgerRow, market: TradingSession | None, closing_s: float
     ) -> None:
-        """Decide, unless something speaks against it; guards of the account are asked in any case.
+        """Decide, or log the reason not to; the guards of the account run in any case.
 
-        row: of the ledger. closing_s: what closing the bars took.
+        row: of the ledger. closing_s: seconds spent on closing the bars.
         """
         session = self._session
         if session.account.ended:
-            return  # and so does the session
+            return  # the session ends too
         if session.shutdown.closes_down:
             self.place_closing(bars)
         elif session.failure is not None:
@@ -163,7 +165,7 @@ class BarProcessor:
         self._session.record.log(event, bars.time, sentence=sentence)
 
     def _judged(self, bars: BarSet, market: TradingSession | None) -> list[Verdict]:
-        """What guards say about the bars and the account."""
+        """The verdicts of the guards on the bars and the account."""
         session = self._session
         return [
             session.guards.on_bars(bars, session.feed.now(), market),
@@ -180,14 +182,14 @@ class BarProcessor:
             decision = session.runner.decide(session.account.weights(session.policy.clip), closing=closing)
         except ImpossibleAction as error:
             action = self._obey([*verdicts, _impossible(error, bars)], bars)
-            if closing and action != "flatten":  # the rules close positions, whatever the policy says
+            if closing and action != "flatten":  # the rules close positions regardless of the policy
                 self.place_closing(bars)
             return
         state.decided = True
         decided = time.perf_counter()
         verdicts.append(session.guards.on_decision(decision))
         action = self._obey(verdicts, bars)
-        if action == "trade" or (action == "hold" and decision.closing):  # which guards let pass
+        if action == "trade" or (action == "hold" and decision.closing):  # "hold" does not stop closing orders
             self._place(decision, bars)
             state.closing_ordered = closing
         elif action == "hold":
@@ -204,12 +206,12 @@ class BarProcessor:
         })  # fmt: skip
 
     def _must_close(self, bars: BarSet) -> bool:
-        """Whether the rules close all positions with this bar's orders, the last to be filled in a session."""
+        """Whether the rules close all positions with this bar's orders, the last ones filled in a market session."""
         rules = self._session.rules
         return rules.flat_at_close and self._calendar.last_fill_of_session(bars.time, at_close=rules.fill_at == "close")
 
     def _obey(self, verdicts: Sequence[Verdict], bars: BarSet) -> Literal["trade", "hold", "flatten"]:
-        """Note what guards refused, close all positions if one of them says so, and end what they end."""
+        """Apply the verdicts: log refusals, close all positions if one requires it, and request the end if one does."""
         session = self._session
         for verdict in verdicts:
             self._note_refusals(verdict.refusals, bars)
@@ -225,7 +227,7 @@ class BarProcessor:
         return action
 
     def _note(self, decision: Decision, bars: BarSet, row: LedgerRow, latency_ms: dict[str, Any]) -> None:
-        """The last decision for live.jsonl, written once its orders are sent, and for decision.json."""
+        """Store the decision for decision.json, and for live.jsonl after its orders are sent."""
         session = self._session
         values = {
             "equity": row.equity,
@@ -239,10 +241,10 @@ class BarProcessor:
         }
         self.last.note(decision, bars, values)
 
-    # Place: orders are written down, within the transaction of their bars; nothing is sent here
+    # Place: record orders within the transaction of their bars; nothing is sent here
 
     def _place(self, decision: Decision, bars: BarSet) -> None:
-        """The orders of a decision that guards allow, and those that they refuse."""
+        """Record the orders of a decision: those that the guards allow, and those that they refuse."""
         session = self._session
         number, closes = session.state.number - 1, session.state.closes.tolist()
         wanted = size_orders(
@@ -261,12 +263,12 @@ class BarProcessor:
             reason = next((each.sentence for each in refusals if each.symbol in {order.symbol, None}), "a guard")
             session.orders.refuse(number, [order], reason)
         if orders and refused and session.broker.sizes_at_fill and not decision.closing:
-            # What is not ordered still counts in the sum that max_gross bounds.
+            # Refused orders still count in the sum that max_gross limits.
             orders[0] = orders[0]._replace(targets=tuple(map(float, decision.weights)))
         session.orders.write(number, orders, bars, closes)
 
     def place_closing(self, bars: BarSet) -> None:
-        """Orders that close every position."""
+        """Record orders that close every position."""
         session, state = self._session, self._session.state
         held = zip(session.symbols, session.account.holdings, strict=True)
         session_id = session.settings.session_id
@@ -275,7 +277,7 @@ class BarProcessor:
         state.closing_ordered = state.awaiting_previous_model = True
 
     def _note_refusals(self, refusals: Sequence[Refusal], bars: BarSet) -> None:
-        """What guards say against the bars, the account, a decision or its orders."""
+        """Log the refusals of guards, and count those that are not warnings."""
         record = self._session.record
         for refusal in refusals:
             values = {name: value for name, value in refusal._asdict().items() if name != "warning"}
@@ -287,6 +289,6 @@ class BarProcessor:
 
 
 def _impossible(error: Exception, bars: BarSet) -> Verdict:
-    """As the guard on decisions says it of an action that is there."""
+    """The verdict of the guard on decisions, for an action that raised an error."""
     sentence = f"Nothing is ordered on the bars of {time_text(bars.time)}: {error}"
     return Verdict((Refusal("impossible_action", None, float("nan"), float("nan"), sentence),), "hold")

@@ -1,4 +1,4 @@
-"""Enters what a broker tells into the orders, the account book, the journal and the log of a session, each once."""
+"""Book each event of a broker once: in the orders, the account book, the journal and the log of a session."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ from ml_pipeline.live.shutdown import ShutdownRequest
 
 
 def look_and_book(session: SessionComponents) -> None:
-    """Book what has happened at the broker since the last bar."""
+    """Book the broker's events since the last bar."""
     if session.orders.look():
         with session.record.transaction():
             book_all(session)
 
 
 def cancel_and_book(session: SessionComponents) -> None:
-    """Cancel what is open, and book what happened until then."""
+    """Cancel open orders and book all events until then."""
     session.orders.settle_unsent(lambda order: False)
     session.orders.collect()
     with session.record.transaction():
@@ -27,27 +27,27 @@ def cancel_and_book(session: SessionComponents) -> None:
 
 
 def book_all(session: SessionComponents) -> None:
-    """Book what was taken in, within a transaction."""
+    """Book the received events, within a transaction."""
     for event in session.orders.take_events():
         book_or_refuse(session, event)
     session.state.account = session.account.state()
 
 
 def book_or_refuse(session: SessionComponents, event: BrokerEvent) -> None:
-    """Book one event, within a transaction; a trade of somebody else is not booked, but is to end the session."""
+    """Book one event, within a transaction. A foreign trade is not booked; it requests the end of the session."""
     if not (isinstance(event, Fill) and is_foreign(event, session.orders)):
         book(session, event)
         return
     sentence = (
-        f"The account traded {event.quantity:g} {event.symbol} at {event.price:g} by an order that is not of this "
-        f'session ("{event.client_order_id}").'
+        f"An order that is not of this session traded {event.quantity:g} {event.symbol} at {event.price:g} in the "
+        f'account ("{event.client_order_id}").'
     )
     session.record.log("difference", session.state.time, rows=[event._asdict()], sentence=sentence)
     session.shutdown.request(ShutdownRequest("foreign_trade", sentence, session.settings.on_difference))
 
 
 def book(session: SessionComponents, event: BrokerEvent) -> None:
-    """Enter one event of the bars after the latest, within a transaction; one that is known already changes nothing."""
+    """Book one event after the latest bar, within a transaction. An event that was booked before changes nothing."""
     record, orders, number = session.record, session.orders, session.state.number
     if isinstance(event, OrderUpdate):
         orders.note(event)
@@ -64,7 +64,7 @@ def book(session: SessionComponents, event: BrokerEvent) -> None:
 
 
 def is_foreign(fill: Fill, orders: OrderManager) -> bool:
-    """Whether a fill is neither of an order of this session nor of the broker's own doing, or of another symbol."""
+    """Whether a fill is foreign: of an order of another source, and not the broker's own, or of another symbol."""
     is_own = fill.exit or fill.margin_called or orders.placed(fill) is not None
     return not is_own or not orders.trades(fill.symbol)
 
@@ -81,9 +81,9 @@ def _log_fill(fill: Fill, record: SessionRecord, orders: OrderManager) -> None:
 
 
 def by_bar(events: Sequence[BrokerEvent], closed_at: Sequence[np.datetime64]) -> list[list[BrokerEvent]]:
-    """The events until each bar's close, in the order in which they were told; later ones are of the last bar.
+    """The events up to each bar's close, in the order in which they arrived; later ones belong to the last bar.
 
-    closed_at: of bars that wait to be closed, in order. A broker may tell an older charge after a younger fill.
+    closed_at: of the waiting bars, in order. A broker may report an older charge after a younger fill.
     """
     found: list[list[BrokerEvent]] = [[] for _ in closed_at]
     for event in events:

@@ -1,4 +1,4 @@
-"""What a running session is made of: the objects that its engine, its bars and its recovery work with."""
+"""The objects of a running session, which its engine, its bars and its recovery work with."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +25,9 @@ from ml_pipeline.trading.accounts.rules import TradingRules
 
 
 class EngineSettings(NamedTuple):
-    """How a session goes on if something is wrong.
+    """How a session responds to problems.
 
-    real_time: bars come as they close, and not from a record. idle_s: how long to wait for bars at a time.
+    real_time: bars arrive as they close, not from a recording. idle_s: longest wait for bars at a time.
     """
 
     session_id: str
@@ -42,10 +42,10 @@ class EngineSettings(NamedTuple):
 class SessionComponents:
     """The objects of one session.
 
-    runner: decides by the current model; a switch replaces it. models: looks for another model; None: the model stays.
-    rules, terms: of the account. session_of: the market's session that a time lies in. undelivered: alerts that could
-    not be delivered since the last call. about: what live.json says of the session itself. failure: why bars cannot be
-    decided on any more, such as a feature that fails.
+    runner: decides with the current model; a switch replaces it. models: looks for another model; None: the model
+    stays. rules, terms: of the account. session_of: the market session of a time. undelivered: alerts that could not
+    be delivered since the last call. about: fields of live.json about the session itself. failure: why the session can
+    no longer decide, such as a failed feature.
     """
 
     broker: Broker
@@ -69,7 +69,7 @@ class SessionComponents:
 
     @property
     def state(self) -> SessionState:
-        """What survives a kill; changed within transactions of the record."""
+        """The state that survives a kill; changed within transactions of the record."""
         return self.record.state
 
     @property
@@ -87,14 +87,14 @@ class SessionComponents:
 
     @property
     def model(self) -> str:
-        """Its checkpoint, by which it is known in the journal and in files."""
+        """Path of the current checkpoint, which identifies the model in the journal and in files."""
         return str(self.policy.checkpoint)
 
     @property
     def is_flat(self) -> bool:
-        """Whether the books hold no position."""
+        """Whether the books have no position."""
         return not any(self.account.holdings)
 
     def attempt(self, work: Callable[[], object]) -> bool:
-        """Do something with the broker; False if it is away."""
+        """Call `work`, which uses the broker; False if the broker is unreachable."""
         return self.connection.attempt(work, self.state.time)

@@ -1,6 +1,6 @@
-"""What a session connects to: its feed and its broker, as its settings say, and what happens while a broker is away.
+"""Open the feed and the broker that the settings name, and retry while a broker is unreachable.
 
-Of all modules beside it, this is the only one that opens connections to a network.
+No other module of this folder opens network connections.
 """
 
 import time
@@ -36,11 +36,11 @@ from ml_pipeline.trading.traded_market import TradedMarket
 Answer = TypeVar("Answer")
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.5, 30.0
 Ask = Callable[[str], str]
-"""Asks a person a question on a terminal; their answer."""
+"""Asks the user a question on a terminal and returns the answer."""
 
 
 def open_feed(config: PaperTradeConfig, policy: DeployedPolicy) -> Feed:
-    """The feed of the symbols that the policy trades. Raises UserError where the bars cannot be used."""
+    """The feed of the symbols that the policy trades. Raises UserError if the bars cannot be used."""
     if config.feed.replay is not None:
         market = _recorded(config.feed.replay, policy)
         require_what_rules_need(market, policy.rules)
@@ -55,8 +55,8 @@ def open_feed(config: PaperTradeConfig, policy: DeployedPolicy) -> Feed:
         return GrowingFileFeed(config.feed.follow, reading, config.feed)
     if config.broker != "alpaca":
         raise UserError(
-            "Nothing says where bars come from; name recorded bars by --replay, a file that grows by --follow, or "
-            "trade with --broker alpaca, which has bars of its own."
+            "The session has no source of bars; set --replay to recorded bars, --follow to a growing file, or "
+            "--broker alpaca, which delivers bars."
         )
     from ml_pipeline.live.alpaca.feed import open_alpaca_feed
 
@@ -68,7 +68,7 @@ def open_feed(config: PaperTradeConfig, policy: DeployedPolicy) -> Feed:
 
 
 def check_long_enough(replay: Path, policy: DeployedPolicy) -> None:
-    """Raise UserError, as an evaluation does, about recorded bars that are too few for a decision."""
+    """Raise UserError, as an evaluation does, if the recorded bars are too few for a decision."""
     market = _recorded(replay, policy)
     TradedMarket(replace(policy.config, data=replay), market=market, scaler=policy.scaler).evaluation_env("all")
 
@@ -82,7 +82,7 @@ def _recorded(replay: Path, policy: DeployedPolicy) -> MarketData:
 def open_broker(
     config: PaperTradeConfig, feed: Feed, rules: TradingRules, *, folder: Path, periods_per_year: float, ask: Ask | None
 ) -> Broker:
-    """The broker that the settings name. Raises UserError, and BrokerUnavailable where it cannot be reached."""
+    """The broker that the settings name. Raises UserError, or BrokerUnavailable if it cannot be reached."""
     if ":" in config.broker:
         return _open_own(config.broker, feed, rules, folder)
     if config.broker == "alpaca":
@@ -103,7 +103,7 @@ def open_broker(
 
 
 def _open_own(name: str, feed: Feed, rules: TradingRules, folder: Path) -> Broker:
-    """The broker that a user's own class makes. name: module:Class."""
+    """A broker of the user's own class. name: module:Class."""
     broker_class = import_by_name(name)
     try:
         broker: Broker = call_user_code(name, lambda folder: broker_class(feed.symbols, rules, folder), folder)
@@ -113,14 +113,14 @@ def _open_own(name: str, feed: Feed, rules: TradingRules, folder: Path) -> Broke
         raise
     members = (*Broker.__annotations__, *(each for each in vars(Broker) if not each.startswith("_")))
     if missing := [each for each in members if not hasattr(broker, each)]:
-        raise UserError(f"{name} is no broker: it has no {', '.join(missing)}; see docs/reference/paper-trading.md.")
+        raise UserError(f"{name} is not a broker: it lacks {', '.join(missing)}; see docs/reference/paper-trading.md.")
     return broker
 
 
 class BrokerConnection:
-    """The connection to a broker that may be away: what fails is tried again, ever less often, and that is told once.
+    """The connection to a broker: failed calls are retried with growing pauses, and an outage is logged once.
 
-    away: whether the last attempt failed. back_off_s: how long to wait until the next."""
+    away: whether the last attempt failed. back_off_s: pause before the next attempt, in seconds."""
 
     def __init__(self, record: SessionRecord) -> None:
         self._record = record
@@ -128,7 +128,7 @@ class BrokerConnection:
         self.back_off_s = _FIRST_BACK_OFF_S
 
     def attempt(self, work: Callable[[], object], bar: np.datetime64 | None) -> bool:
-        """Do something with the broker; False where it is away. bar: the time of the last one, for the log."""
+        """Call `work`, which uses the broker; False if it is unreachable. bar: time of the last bar, for the log."""
         try:
             work()
         except BrokerUnavailable as error:
@@ -145,7 +145,7 @@ class BrokerConnection:
 
 
 class StopWhileWaiting(Exception):
-    """A stop was requested while the broker was away."""
+    """A stop was requested while the broker was unreachable."""
 
 
 def retry_until_available(
@@ -155,9 +155,9 @@ def retry_until_available(
     *,
     beat: Callable[[], None] = lambda: None,
 ) -> Answer:
-    """The answer of a broker that may be away: it is asked again, ever less often; that is told once.
+    """Call `ask`, which uses the broker, until it answers, with growing pauses; an outage is reported once.
 
-    beat: called again and again meanwhile. Raises StopWhileWaiting where a stop is requested meanwhile.
+    beat: called repeatedly while waiting. Raises StopWhileWaiting if a stop is requested in the meantime.
     """
     wait_s, told = _FIRST_BACK_OFF_S, False
     while True:
@@ -181,4 +181,4 @@ def _longer(back_off_s: float) -> float:
 
 
 def _away(error: BrokerUnavailable) -> str:
-    return f"The broker cannot be reached: {error}".rstrip(": .") + "; it is tried again."
+    return f"The broker cannot be reached: {error}".rstrip(": .") + "; trying again."

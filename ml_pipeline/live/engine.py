@@ -1,4 +1,4 @@
-"""The engine of a session: events of the feed and of people come in, bars are traded, and the session ends."""
+"""The main loop of a session: handle events of the feed and requests of users, trade bars, and end the session."""
 
 import time
 from collections.abc import Callable
@@ -17,29 +17,29 @@ from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.trading.market.bar_set import BarSet
 
 _LAST_ATTEMPTS = 6
-"""How often a broker that is away is asked again once there are no more bars."""
+"""Attempts to reach a broker after the last bar."""
 
 
 class TradingEngine:
-    """Trades until the bars end, a person asks for an end, or a guard or a difference demands one.
+    """Trades until the bars end, a user requests an end, or a guard or a difference ends the session.
 
-    It never prints, and installs no signal handler: `stop` may be requested by anyone, at any time.
+    It never prints and installs no signal handler. `stop` may be requested from any thread at any time.
     """
 
     def __init__(
         self, session: SessionComponents, stop: StopRequest, *, beat: Callable[[], None] = lambda: None
     ) -> None:
-        """The components are as the journal left them: see `recovery`. beat: called each time the loop goes round."""
+        """session: restored from its journal, see `recovery`. beat: called in each round of the loop."""
         self._session, self._stop, self._beat = session, stop, beat
         self._bar = BarProcessor(session)
-        self._arrived = 0.0  # when the latest bars came, by `time.perf_counter`
+        self._arrived = 0.0  # when the latest bars arrived, by `time.perf_counter`
 
     def run(self) -> Ended:
-        """Trade. Raises UserError if the session cannot go on; started again, it goes on after the latest bar."""
+        """Trade. Raises UserError if the session cannot continue; a restart continues after the latest bar."""
         session = self._session
         session.feed.start(after=session.state.time)
         self._bar.last.log_unlogged()
-        ended = self._follow_requests()  # what ended it before does so again
+        ended = self._follow_requests()  # whatever ended the session before may do so again
         while ended is None:
             self._beat()
             for sentence in session.undelivered():
@@ -71,7 +71,7 @@ class TradingEngine:
 
     def _idle(self) -> None:
         session = self._session
-        self._look_for_model()  # a bar may be long: what is deployed within it decides at its close
+        self._look_for_model()  # a bar may be long: a model that is deployed during it decides at its close
         if self._bar.waiting or session.orders.unsent or session.connection.away:
             self._try_to_catch_up()
         elif session.settings.real_time and session.state.begun:
@@ -95,12 +95,11 @@ class TradingEngine:
             symbols=correction.symbols,
             late=correction.late,
             **{name: getattr(correction.bars, name) for name in ("open", "high", "low", "close", "volume")},
-            sentence=f"A bar of {which or 'a symbol'} at {when} {what}; what was decided on it stays.",
+            sentence=f"A bar of {which or 'a symbol'} at {when} {what}; earlier decisions are unchanged.",
         )
 
     def _look_for_model(self) -> None:
-        """Switch to another model, if there is one that can decide at the next bar; its choices are those of the
-        positions held."""
+        """Switch to another model if one can decide at the next bar. It starts from the positions held."""
         session, before, tape = self._session, self._session.model, self._session.runner.tape
         if session.models is None or not tape.n_bars or (ready := session.models.poll(tape.market)) is None:
             return
@@ -122,10 +121,10 @@ class TradingEngine:
         session = self._session
         if session.attempt(self._catch_up) or not session.orders.unsent:
             return
-        session.attempt(self._settle_unsent)  # an answer was lost: ask at once, then with the next bars
+        session.attempt(self._settle_unsent)  # an answer was lost: look up the orders now, then with the next bars
 
     def _catch_up(self) -> None:
-        """Close every bar that waits, decide on the last, and send its orders."""
+        """Close every waiting bar, decide on the last, and send its orders."""
         session, orders = self._session, self._session.orders
         self._bar.show_broker()
         self._settle_unsent()
@@ -143,7 +142,7 @@ class TradingEngine:
         self._session.orders.settle_unsent(self._in_time)
 
     def _in_time(self, order: OpenOrder) -> bool:
-        """Whether an order may still be sent: the bar after the one that it was decided on has not closed."""
+        """Whether an order may still be sent: the bar after its decision has not closed."""
         state, feed = self._session.state, self._session.feed
         if self._bar.waiting or state.last is None or order.number != state.number - 1:
             return False
@@ -166,7 +165,7 @@ class TradingEngine:
     # The end
 
     def _answer_people(self) -> Ended | None:
-        """The end that a person asks for, by a signal or through the folder."""
+        """Handle a user's request, by a signal or through the folder. Returns the end, if it ends the session."""
         if self._stop.requested:
             return self._follow(ShutdownRequest("stop", self._stop.reason or "A stop was requested."))
         request = self._session.requests.poll()
@@ -177,7 +176,7 @@ class TradingEngine:
         return self._follow(ShutdownRequest("stop", request.why))
 
     def _follow_requests(self) -> Ended | None:
-        """The end that a feature, a guard, a difference or the account demands."""
+        """Apply the requests of a failed feature, a guard, a difference or ruin. Returns the end, if any."""
         session, shutdown = self._session, self._session.shutdown
         if session.failure is not None:
             holds = session.settings.on_error == "hold" or not session.state.begun or session.is_flat
@@ -194,7 +193,7 @@ class TradingEngine:
         return None
 
     def _follow(self, request: ShutdownRequest) -> Ended | None:
-        """Enter the phase that a request leads to: what it closes is ordered, and what it ends is ended."""
+        """Enter the phase that a request leads to: place closing orders, or end the session."""
         session, shutdown = self._session, self._session.shutdown
         closed_down = shutdown.closes_down
         phase = shutdown.enter(request)
@@ -206,7 +205,7 @@ class TradingEngine:
         return None
 
     def _close_positions(self) -> None:
-        """Cancel what is open, and close every position: at once; each later bar closes what is left."""
+        """Cancel open orders and place orders that close every position; each later bar closes the rest."""
         session = self._session
         assert session.state.last is not None
         session.orders.settle_unsent(lambda order: False)
@@ -217,8 +216,10 @@ class TradingEngine:
         session.orders.send()
 
     def _end(self, phase: Ended, *, cancels: bool, closed_down: bool) -> Ended:
-        """Cancel what is open, and tell how it ended. cancels: False at the end of a record, which may go on: what was
-        decided last is then filled as in its backtest. closed_down: positions were to be closed before."""
+        """Cancel open orders and log the end. closed_down: the session was closing its positions.
+
+        cancels: False at the end of a recording. It may grow, and its last orders are then filled as in a backtest.
+        """
         session, state = self._session, self._session.state
         reached, flat, reason = True, True, phase.reason
         if state.begun:

@@ -1,4 +1,4 @@
-"""A session's model as it changes: what it begins with, how another is loaded, and what stays whatever trades."""
+"""Changes of a session's model: which one it starts with, how another is loaded, and which costs and limits remain."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -24,11 +24,11 @@ _COSTS = "costs_and_limits"  # in the journal
 
 
 def runner_loader(policy: DeployedPolicy, feed: Feed, changes: Mapping[str, Any]) -> Callable[[Path], PolicyRunner]:
-    """What makes, of the folder of a version, the runner that decides by it in a session.
+    """Returns a function that loads the folder of a version and returns its runner for a session.
 
-    Costs and limits stay those of the session; what is observed, and what an action is, are the new model's.
-    policy: what the session trades. changes: the market conditions that it was started with. The function raises
-    UserError if a version cannot trade there.
+    Costs and limits remain those of the session; observations and actions are those of the new model.
+    policy: the session's current one. changes: the market conditions that it was started with. The returned function
+    raises UserError if a version cannot trade in this session.
     """
     kept = {**changes, **costs_and_limits_of(policy)}
 
@@ -38,7 +38,7 @@ def runner_loader(policy: DeployedPolicy, feed: Feed, changes: Mapping[str, Any]
         if len(policy.trained.symbols) != len(symbols):
             raise UserError(
                 f"It was trained on {len(policy.trained.symbols)} symbols, but the session trades {len(symbols)} "
-                f"({', '.join(symbols[:5])}); deploy one of as many."
+                f"({', '.join(symbols[:5])}); deploy a version with the same number."
             )
         return PolicyRunner(policy, symbols, feed.timing, policy.calendar(feed.calendar))
 
@@ -46,17 +46,17 @@ def runner_loader(policy: DeployedPolicy, feed: Feed, changes: Mapping[str, Any]
 
 
 def costs_and_limits_of(policy: DeployedPolicy) -> dict[str, Any]:
-    """The costs and limits that a policy trades by, by the names of their settings."""
+    """The costs and limits of a policy, by the names of their settings."""
     return {each.name: getattr(policy.config, each.name) for each in fields(CostsAndLimits)}
 
 
 def model_to_begin_with(config: RetrainConfig, *, named: Path, folder: Path, traded_last: Path | None) -> Path:
-    """What a session trades from its start on: the model that traded last, or the one that was named.
+    """The model that a session starts with: the one that traded last, or the named one.
 
-    A session that is started again goes on with the version that traded, and takes what was deployed meanwhile between
-    two bars, as ever. Of a fixed model, the versions that the session has deployed in its own folder come first.
+    A restarted session continues with the version that traded last, and takes over a newer one between two bars as
+    usual. For a fixed model, versions that the session has deployed in its own folder take precedence.
     named: the model as the user named it. folder: of the session. traded_last: a checkpoint; None before the first bar.
-    Raises UserError where the named model is not there.
+    Raises UserError if the named model does not exist.
     """
     checkpoint = find_policy(named)
     model = model_written_to(checkpoint, config.retrain_models_dir, folder=folder, named=named)
@@ -76,10 +76,10 @@ def model_to_begin_with(config: RetrainConfig, *, named: Path, folder: Path, tra
 
 
 class EarlierStarts(NamedTuple):
-    """What a session keeps from its first start on.
+    """What a session keeps from earlier starts.
 
-    traded_last: the checkpoint that decided last; None before the first start. costs: costs and limits, by the names of
-    their settings, whatever model came to trade since.
+    traded_last: the checkpoint that decided last; None before the first start. costs: costs and limits of the first
+    start, by the names of their settings; they remain when the model changes.
     """
 
     traded_last: Path | None = None
@@ -87,7 +87,7 @@ class EarlierStarts(NamedTuple):
 
 
 def earlier_starts(folder: Path) -> EarlierStarts:
-    """Of the session in this folder. Raises UserError where its journal cannot be read."""
+    """The earlier starts of the session in this folder. Raises UserError if its journal cannot be read."""
     path = folder / JOURNAL_FILE
     if not path.is_file():
         return EarlierStarts()
@@ -98,7 +98,7 @@ def earlier_starts(folder: Path) -> EarlierStarts:
 
 
 def keep_costs(journal: Journal, policy: DeployedPolicy) -> None:
-    """Write down the costs and limits that the session begins with; later on, nothing is written."""
+    """Record the costs and limits at the first start of a session; later calls do nothing."""
     if journal.meta(_COSTS) is None:
         with journal.transaction():
             journal.set_meta({_COSTS: json.dumps(costs_and_limits_of(policy))})

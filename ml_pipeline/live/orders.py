@@ -1,7 +1,7 @@
-"""The orders of a session between the journal and the broker: written, sent, asked for, canceled, ended.
+"""The orders of a session, in the journal and at the broker: recorded, sent, looked up, canceled, ended.
 
-An order is in the journal before it is sent, under an id that follows from its decision, so that a broker takes it only
-once. What the broker made of one whose answer was lost is asked for by that id.
+An order is in the journal before it is sent, under an ID that follows from its decision, so a broker accepts it only
+once. If the broker's answer is lost, the order is looked up by that ID.
 """
 
 import hashlib
@@ -27,17 +27,17 @@ from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.trading.market.bar_set import BarSet
 
 LONGEST_ID = 48
-"""What every broker takes as a client order id."""
+"""Length of a client order ID that every broker accepts."""
 _SYMBOL_SHOWN = 16
 _DIGEST_SIZE = 12
 
 
 def client_order_id(session_id: str, bar_time: np.datetime64, symbol: str, *, purpose: str = "") -> str:
-    """The id of the order for `symbol` that a session decides at the bar of this time.
+    """The ID of a session's order for `symbol` at the bar of this time.
 
-    At most 48 letters, digits, dashes and underscores: the time and the symbol to read, and a digest of everything.
-    The time comes first, so that a table of orders by id grows at its end.
-    purpose: tells a second order for the symbol at the same bar, such as "flatten", from the first.
+    At most 48 letters, digits, dashes and underscores: the time and the symbol for readers, and a digest of everything.
+    The time comes first, so that a table of orders by ID grows at its end.
+    purpose: distinguishes a second order for the symbol at the same bar, such as "flatten".
 
     >>> client_order_id("eurusd", np.datetime64("2024-03-01T09:35"), "EUR/USD")
     '20240301T093500-EUR_USD-f3697d114dc2'
@@ -57,7 +57,7 @@ def closing_orders(
     bar_time: np.datetime64,
     purpose: Literal["flatten", "difference"],
 ) -> list[OrderRequest]:
-    """An order for each symbol of which something is held. held: (symbol, signed quantity). purpose: in their ids."""
+    """An order that closes each position. held: (symbol, signed quantity). purpose: part of their IDs."""
     return [
         OrderRequest(client_order_id(session_id, bar_time, symbol, purpose=purpose), symbol, -n, 0.0, closing=True)
         for symbol, n in held
@@ -71,8 +71,8 @@ _CANCEL_LOOK_S = 0.1
 
 
 class OpenOrder(NamedTuple):
-    """An order that has not ended. number, time, closed_at: of the bar that it was decided at. close: there; NaN
-    of a symbol that the session does not trade."""
+    """An order that has not ended. number, time, closed_at: of the bar of its decision. close: of that bar; NaN for a
+    symbol that the session does not trade."""
 
     request: OrderRequest
     number: int
@@ -84,7 +84,7 @@ class OpenOrder(NamedTuple):
 
 
 class OrderManager:
-    """Keeps the open orders of a session. Raises BrokerUnavailable wherever the broker does."""
+    """The open orders of a session. Methods raise BrokerUnavailable if the broker does."""
 
     def __init__(self, broker: Broker, record: SessionRecord, symbols: Sequence[str]) -> None:
         self._broker = broker
@@ -92,7 +92,7 @@ class OrderManager:
         self._journal = record.journal
         self._symbols = tuple(symbols)
         self._state = record.state
-        self._cursor = self._state.event_cursor  # of the events that were taken in
+        self._cursor = self._state.event_cursor  # of the events that were received
         self._events: list[BrokerEvent] = []
         self._open: dict[str, OpenOrder] = {}
         for order in self._journal.orders(statuses=_OPEN):
@@ -100,16 +100,16 @@ class OrderManager:
 
     @property
     def open(self) -> tuple[OpenOrder, ...]:
-        """The orders that have not ended, as far as is known."""
+        """The orders that are not known to have ended."""
         return tuple(self._open.values())
 
     @property
     def unsent(self) -> tuple[OpenOrder, ...]:
-        """Those of them that are not known to have been sent."""
+        """The open orders that may not have been sent."""
         return tuple(each for each in self._open.values() if each.status == WRITTEN)
 
     def write(self, number: int, orders: Iterable[OrderRequest], bars: BarSet, closes: Sequence[float]) -> None:
-        """Write down the orders that were decided at these bars, within a transaction. closes: the last ones."""
+        """Record the orders that were decided at these bars, within a transaction. closes: the last of each symbol."""
         orders = list(orders)
         self._journal.add_orders(number, orders)
         for order in orders:
@@ -117,30 +117,30 @@ class OrderManager:
             self._open[order.client_order_id] = OpenOrder(order, number, bars.time, bars.closed_at, close, WRITTEN)
 
     def refuse(self, number: int, orders: Iterable[OrderRequest], reason: str) -> None:
-        """Write down orders that a guard refused, within a transaction."""
+        """Record orders that a guard refused, within a transaction."""
         orders = list(orders)
         self._journal.add_orders(number, orders, status=REFUSED, reason=reason)
         self.note_expired(order.symbol for order in orders)
 
     def note_expired(self, symbols: Iterable[str]) -> None:
-        """The latest choice of these symbols was not carried out. Within a transaction."""
+        """Note that the latest choice for these symbols was not executed. Within a transaction."""
         self._state.expired.update(symbols)
 
     def take_expired(self) -> list[str]:
-        """The symbols whose orders ended unfilled since this was asked before. Within a transaction."""
+        """The symbols whose orders ended unfilled since the last call. Within a transaction."""
         expired = [symbol for symbol in self._symbols if symbol in self._state.expired]
         if expired:
             self._state.expired.clear()
         return expired
 
     def send(self) -> None:
-        """Send what is written, and write the answers down."""
+        """Send the recorded orders, and record the answers."""
         if orders := [each.request for each in self.unsent]:
             self._answered(orders, self._broker.submit(orders))
 
     def settle_unsent(self, in_time: Callable[[OpenOrder], bool]) -> None:
-        """Ask for each order that was written and perhaps not sent. One that the broker does not know is sent if it is
-        still in time, and else was missed."""
+        """Look up each order that may not have been sent. If the broker does not know it, send it if it is still in
+        time; otherwise record it as missed."""
         unsent = self.unsent
         if not unsent:
             return
@@ -148,7 +148,7 @@ class OrderManager:
         names = {update.client_order_id for update in known}
         unknown = [each for each in unsent if each.request.client_order_id not in names]
         with self._record.transaction():
-            for update in known:  # whose answer was lost
+            for update in known:  # the answer was lost
                 placed = self._open[update.client_order_id]
                 self._record.log("order", placed.time, **placed.request._asdict())
                 self.note(update)
@@ -158,9 +158,9 @@ class OrderManager:
         self.send()
 
     def collect(self) -> None:
-        """Take in what happened since the last time, after canceling what is still open of earlier decisions.
+        """Cancel the open orders of earlier decisions, and receive all events since the last call.
 
-        It is kept until `take_events`, also where the broker goes away in the middle.
+        Events are kept until `take_events`, even if the broker becomes unreachable in between.
         """
         self._poll()
         left = self._still_open()
@@ -182,11 +182,11 @@ class OrderManager:
                 time.sleep(_CANCEL_LOOK_S)
 
     def look(self) -> bool:
-        """Take in what happened since the last time. Returns whether anything did."""
+        """Receive the events since the last call. Returns whether there were any."""
         return self._poll()
 
     def take_events(self) -> list[BrokerEvent]:
-        """What was taken in; within the transaction that books it, which writes the cursor down as well."""
+        """The received events. Call it within the transaction that books them, which also saves the cursor."""
         self._state.event_cursor = self._cursor
         events, self._events = self._events, []
         return events
@@ -201,7 +201,7 @@ class OrderManager:
         return [name for name, each in self._open.items() if each.status != WRITTEN and name not in ended]
 
     def note(self, update: OrderUpdate) -> None:
-        """What the broker says about an order. Within a transaction."""
+        """Record the broker's update of an order. Within a transaction."""
         name = update.client_order_id
         if not self._journal.update_order(name, update.status, filled=update.filled_quantity, reason=update.reason):
             return
@@ -225,14 +225,14 @@ class OrderManager:
                 self.note_expired([update.symbol])
 
     def placed(self, fill: Fill) -> OpenOrder | None:
-        """The order that a fill belongs to, if it is of this session."""
+        """The order of a fill, if it is of this session."""
         found = self._open.get(fill.client_order_id)
         if found is not None or (order := self._journal.order(fill.client_order_id)) is None:
             return found
         return self._placed(order)
 
     def trades(self, symbol: str) -> bool:
-        """Whether the session trades it; an account that differs may hold others, which are closed only."""
+        """Whether the session trades the symbol. An account may hold others, which the session only closes."""
         return symbol in self._symbols
 
     def knows(self, client_order_id: str) -> bool:

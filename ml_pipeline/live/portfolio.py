@@ -1,7 +1,7 @@
-"""The account of a session in its own books: cash, holdings and ledger, added up from what the broker says.
+"""The account of a session in its own books: cash, holdings and ledger, added up from the broker's events.
 
-They hold nothing that a broker did not tell, and use the sums of the accounting kernel in their order. So the ledger of
-a simulated broker's account has the bits of the backtest's.
+The books contain only what the broker reported, and add it up in the order of the accounting kernel. The ledger of a
+simulated broker's account therefore has the same bits as the backtest's.
 
 A symbols.
 """
@@ -45,10 +45,10 @@ class AttemptedPrices:
         known: Mapping[int, float],
         closing: bool,
     ) -> tuple[Prices, Prices]:
-        """(prices of orders, prices of exits) of the next bar; renews `entries`.
+        """(prices of orders, prices of exits) of the next bar; updates `entries`.
 
         decided: closes at which the orders were decided. before: holdings before the bar. filled: quantities of the
-        orders. known: prices by symbol that the broker told. closing: the orders had no limit.
+        orders. known: prices that the broker reported, by symbol. closing: the orders had no limit.
         """
         terms = self._closing_terms if closing else self._terms
         orders_at, exits_at = list(bar.opens), [0.0] * len(before)
@@ -67,7 +67,7 @@ class AttemptedPrices:
         return orders_at, exits_at
 
 
-# For how many closed bars with events the ids of fills and charges are kept.
+# Number of closed bars with events whose IDs of fills and charges are kept.
 _BARS_REMEMBERED = 3
 
 _Part = Literal["orders", "exits", "margin_call"]
@@ -75,7 +75,7 @@ _PARTS: tuple[_Part, ...] = ("orders", "exits", "margin_call")
 
 
 class _Sums(NamedTuple):
-    """The account after all that was told since the last bar. filled: of orders; exited: of all else, (A,)."""
+    """The account after all events since the last bar. filled: by orders; exited: by everything else, (A,)."""
 
     cash: float
     costs: float
@@ -89,19 +89,19 @@ class _Sums(NamedTuple):
 class AccountBook:
     """Cash and holdings of a session that began with `rules.initial_cash`, and the rows of its ledger.
 
-    `apply` takes the broker's events in their order, `close_bar` the bar in which they happened. What is applied counts
-    at once; `costs` and the ledger's row count from the last bar on.
+    Call `apply` for each of the broker's events in order, then `close_bar` for the bar in which they happened. Events
+    take effect at once; costs and the ledger's row cover the time since the last bar.
     """
 
     def __init__(self, symbols: Sequence[str], rules: TradingRules, *, smallest_quantity: float = 0.0) -> None:
-        """smallest_quantity: a holding below it is 0. A broker that counts in decimals sells 0.1 + 0.2 by 0.3, and sums
-        of floats leave 6e-17; the simulated broker counts in floats, and 0 keeps their bits.
+        """smallest_quantity: a smaller holding counts as 0. If a broker counts in decimals, selling 0.3 closes
+        0.1 + 0.2, but floats leave 6e-17. The simulated broker counts in floats; 0 keeps their bits.
         """
         self.symbols, self.rules = tuple(symbols), rules
         self._smallest = smallest_quantity
         self.margin_called = False
         self._index = {symbol: i for i, symbol in enumerate(self.symbols)}
-        self._terms = rules.terms(1.0)  # no rate is read
+        self._terms = rules.terms(1.0)  # rates are not used
         n_symbols = len(self.symbols)
         self._cash, self._holdings = float(rules.initial_cash), [0.0] * n_symbols
         self._market = CarriedPrices(n_symbols)
@@ -110,7 +110,7 @@ class AccountBook:
         self._begun = False
         self._events: list[Fill | Charge] = []
         self._attempted_at: dict[int, float] = {}
-        self._ids: list[dict[str, None]] = [{}]  # of each bar, in the order in which they came
+        self._ids: list[dict[str, None]] = [{}]  # of each bar, in order of arrival
         self._summed: _Sums | None = None
 
     @property
@@ -129,7 +129,7 @@ class AccountBook:
 
     @property
     def half_spreads(self) -> Prices:
-        """The last half-spread of each symbol, (A,), 0 where none is known."""
+        """The last half-spread of each symbol, (A,), 0 if unknown."""
         return list(self._market.half_spreads)
 
     @property
@@ -140,35 +140,35 @@ class AccountBook:
 
     @property
     def ended(self) -> bool:
-        """Whether an episode would end here: ruin, or a fee for what is borrowed that could not be paid."""
+        """Whether an episode would end here: ruin, or a borrowing fee that could not be paid."""
         return self.margin_called or self.equity <= RUIN_FRACTION * self.rules.initial_cash
 
     def weights(self, clip: float) -> list[float]:
-        """Each holding as a fraction of the equity, within -clip..clip, (A,), as observations have it."""
+        """Each holding as a fraction of equity, clipped to -clip..clip, (A,), as in observations."""
         equity, sums = self.equity, self._sums()
         worths = (n * close for n, close in zip(sums.holdings, self._market.closes, strict=True))
         return [weight_in_equity(worth, equity, clip) for worth in worths]
 
     def recorder(self, *, quotes: bool) -> LedgerRecorder:
-        """A recorder for the rows of `close_bar`, before the first. quotes: whether bars have half-spreads."""
+        """A new recorder for the rows of `close_bar`. quotes: whether bars have half-spreads."""
         by_day = self.rules.financing_bps_per_year is not None
         return LedgerRecorder(self.symbols, quotes=quotes, exits=self.rules.acts_within_bars, by_day=by_day)
 
     def take_over(self, cash: float, positions: Mapping[str, float]) -> None:
-        """Begin with an account that holds positions. Raises UserError for one of a symbol that is not traded."""
+        """Start with these positions. Raises UserError if the session does not trade one of the symbols."""
         self._cash, self._summed = float(cash), None
         for symbol, quantity in positions.items():
             if quantity:
                 self._holdings[self._at(symbol)] = float(quantity)
 
     def warm_up(self, bars: BarSet) -> None:
-        """A bar before the first row of the ledger."""
+        """Take a bar before the first row of the ledger."""
         self._market.take(bars)
         if self._first_spreads is None:
             self._first_spreads = self._market.half_spreads
 
     def apply(self, event: BrokerEvent) -> bool:
-        """Enter what the broker tells; False for a fill or charge that is known already.
+        """Apply an event of the broker; False for a fill or charge that was applied before.
 
         Raises UserError for a symbol that the session does not trade.
         """
@@ -187,14 +187,14 @@ class AccountBook:
         return True
 
     def close_bar(self, bars: BarSet, *, closing: bool = False) -> LedgerRow:
-        """The row of the ledger at the close of these bars, of all that was applied since the last one.
+        """The row of the ledger at the close of these bars, with all events since the last one.
 
-        closing: the orders of the bar closed all positions, with no limit.
+        closing: the orders of the bar closed all positions, without a limit.
         """
         decided = self._market.closes
         spreads = self._market.half_spreads
         bar = self._market.take(bars)
-        if not self._begun:  # nothing is filled yet: as in a backtest, any prices will do
+        if not self._begun:  # nothing is filled yet, so the prices have no effect, as in a backtest
             decided, spreads = bar.closes, self._first_spreads or bar.half_spreads
         sums, before = self._sums(), self._holdings
         prices = list(decided if self.rules.fill_at == "close" or not self._begun else bar.opens)
@@ -230,7 +230,7 @@ class AccountBook:
         return row
 
     def state(self) -> dict[str, Any]:
-        """All that there is, as plain JSON data, for `set_state`."""
+        """The whole state as JSON data, for `set_state`."""
         return {
             "cash": self._cash,
             "holdings": self._holdings,
@@ -245,7 +245,7 @@ class AccountBook:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken, in books of the same symbols and rules."""
+        """Restore a `state` of books with the same symbols and rules."""
         self._cash, self._holdings = state["cash"], list(state["holdings"])
         if self._attempted is not None:
             self._attempted.entries = list(state["entries"])
@@ -275,7 +275,7 @@ class AccountBook:
         prices: dict[_Part, dict[int, float]] = {part: {} for part in _PARTS}
         for part in _PARTS:
             fills = [event for event in self._events if isinstance(event, Fill) and _part_of(event) == part]
-            fills.sort(key=lambda fill: self._index[fill.symbol])  # those of one symbol stay in their order
+            fills.sort(key=lambda fill: self._index[fill.symbol])  # stable: fills of one symbol keep their order
             told = [Filled(fill.quantity, fill.price, fill.costs) for fill in fills]
             cash, paid = cash_after(cash, told, may_borrow=self._terms.maintenance > 0.0)
             costs = costs + paid
@@ -302,8 +302,8 @@ class AccountBook:
     def _at(self, symbol: str) -> int:
         if symbol not in self._index:
             raise UserError(
-                f"The broker tells of {symbol}, which this session does not trade. {nearest(symbol, self.symbols)} "
-                "Give the session an account of its own."
+                f"The broker reported {symbol}, which this session does not trade. {nearest(symbol, self.symbols)} "
+                "Use a separate account for the session."
             )
         return self._index[symbol]
 
@@ -313,7 +313,7 @@ def _part_of(fill: Fill) -> _Part:
 
 
 def _average(price: float, had: float, fill: Fill, quantity: float) -> float:
-    """The average price of fills of one bar; a single one keeps its price to the bit."""
+    """The average price of the fills of one bar; a single fill keeps its price to the bit."""
     if not had or not quantity:
         return fill.price
     return (price * had + fill.price * fill.quantity) / quantity

@@ -1,7 +1,7 @@
-"""How a session starts: what it keeps from its first start on, and after a kill the account beside its own books.
+"""Start a session: what it keeps from its first start on, and the comparison of account and books after a kill.
 
-What was ordered and perhaps not sent is asked for by its id, and what was filled while nobody looked is taken in. What
-remains cannot be explained: then nothing is traded.
+Orders that may not have been sent are looked up by their IDs, and fills that happened in the meantime are booked. Any
+other difference stops the session.
 """
 
 import json
@@ -29,7 +29,7 @@ _CASH, _PER_YEAR = "initial_cash", "periods_per_year"  # in the journal
 
 
 def check_same_session(journal: Journal, folder: Path, feed: Feed, *, broker: str) -> None:
-    """What a session is stays the same from start to start; it is written down at the first. Raises UserError."""
+    """Record symbols and broker at the first start. Raises UserError if a later start has others."""
     own = {"symbols": json.dumps(list(feed.symbols)), "broker": broker}
     if journal.meta("session_id") is None:
         with journal.transaction():
@@ -38,13 +38,13 @@ def check_same_session(journal: Journal, folder: Path, feed: Feed, *, broker: st
     for name, value in own.items():
         if (before := journal.meta(name)) != value:
             raise UserError(
-                f"The session in {shown_path(folder)} trades {name} {before}, but now {value} was asked for; "
-                "choose another --name, or delete that folder to begin anew."
+                f"The session in {shown_path(folder)} has {name} {before}, but this start has {value}; choose another "
+                "--name, or delete that folder to start over."
             )
 
 
 def periods_per_year(journal: Journal, policy: DeployedPolicy, feed: Feed) -> float:
-    """Bars per year, by which rates are charged: as they were when the session began, whatever has come since."""
+    """Bars per year, used to charge rates, as they were at the session's first start."""
     per_year = journal.meta(_PER_YEAR)
     if per_year is None:
         per_year = repr(policy.calendar(feed.calendar).periods_per_year)
@@ -54,15 +54,15 @@ def periods_per_year(journal: Journal, policy: DeployedPolicy, feed: Feed) -> fl
 
 
 def initial_cash(journal: Journal) -> float | None:
-    """The money that the account began with; None at the first start."""
+    """The account's initial cash; None at the first start."""
     cash = journal.meta(_CASH)
     return None if cash is None else float(cash)
 
 
 def begin_account(journal: Journal, state: SessionState, account: AccountState, cursor: str | None) -> float:
-    """Write down the account that the session begins with, its positions included. cursor: of the broker's events.
+    """Record the account at the first start, including its positions. cursor: of the broker's events.
 
-    Returns the money that it began with.
+    Returns the initial cash, which includes the value of positions.
     """
     held = {symbol: n for symbol, n in account.positions.items() if n}
     cash = float(account.equity if held else account.cash)
@@ -71,13 +71,13 @@ def begin_account(journal: Journal, state: SessionState, account: AccountState, 
         state.event_cursor = cursor
         if held:
             state.taken_over = {"cash": account.cash, "positions": held}
-            state.awaiting_previous_model = True  # the positions, not choices of the policy
+            state.awaiting_previous_model = True  # the policy did not choose these positions
         state.save(journal)
     return cash
 
 
 def note_model(record: SessionRecord, policy: DeployedPolicy) -> bool:
-    """Whether the model is the one that traded last; it is written down where it is another."""
+    """Whether the model is the one that traded last. A new model is recorded in the journal."""
     journal = record.journal
     models = journal.models()
     if models and Path(models[-1].path).resolve() == policy.checkpoint.resolve():
@@ -92,16 +92,16 @@ def note_model(record: SessionRecord, policy: DeployedPolicy) -> bool:
 
 
 CENT = 0.01
-"""Cash that differs by less is rounded elsewhere."""
+"""A smaller difference in cash is due to rounding."""
 _QUANTITY = 1e-9  # of a position, as a fraction of it
 
 
 class AccountDiffers(CheckFailed):
-    """The account at the broker is not the one in the books, and nothing in the journal explains it."""
+    """The account at the broker differs from the books, and the journal does not explain it."""
 
 
 class Difference(NamedTuple):
-    """What the books have, and what the broker has instead. what: a symbol, cash, or an order."""
+    """One entry that differs, in the books and at the broker. what: a symbol, cash, or an order."""
 
     what: str
     books: str
@@ -109,20 +109,20 @@ class Difference(NamedTuple):
 
 
 def check_first_account(account: AccountState, *, broker: str) -> None:
-    """Raise UserError about an account that holds positions before the session has begun."""
+    """Raise UserError if the account holds positions before the session has begun."""
     if any(account.positions.values()):
         rows = [["symbol", "quantity"], *([symbol, f"{n:,g}"] for symbol, n in account.positions.items() if n)]
         raise UserError(
-            f"The account at {broker} is not flat, so that its positions would not be those of the model:\n"
-            f"{text_table(rows)}\nClose them, or begin with them by --take-over."
+            f"The account at {broker} already holds positions, which the model did not open:\n"
+            f"{text_table(rows)}\nClose them, or start with them by --take-over."
         )
 
 
 def restore(session: SessionComponents, *, same_model: bool) -> None:
-    """Bring policy runner, account and guards to where the journal left them.
+    """Restore policy runner, account and guards to their state in the journal.
 
-    same_model: whether the model is the one whose state is there; the choices of another follow from what is held.
-    If it cannot observe the bars, `session.failure` says why.
+    same_model: whether the stored state is of this model; another model's choices follow from the positions held.
+    If the policy cannot observe the bars, `session.failure` has the reason.
     """
     state, runner = session.state, session.runner
     try:
@@ -137,13 +137,13 @@ def restore(session: SessionComponents, *, same_model: bool) -> None:
         runner.follow_holdings(session.account.holdings)
         with session.record.transaction():
             state.policy = runner.state()
-            state.awaiting_previous_model = True  # orders of the model before may be filled yet
+            state.awaiting_previous_model = True  # orders of the previous model may still be filled
     elif state.policy is not None:
         runner.set_state(state.policy)
 
 
 def warm_up(session: SessionComponents) -> None:
-    """Observe the bars before the first one to trade on, and write them down."""
+    """Observe and record the bars before the first one to trade on."""
     state, record = session.state, session.record
     with record.transaction():
         history = [session.guards.sift(bars) for bars in session.feed.history()]
@@ -158,7 +158,7 @@ def warm_up(session: SessionComponents) -> None:
 
 
 def differences(session: SessionComponents) -> list[Difference]:
-    """What the account at the broker has and the books do not, and the other way round."""
+    """The differences between the account at the broker and the books."""
     account, books = session.broker.account(), session.account
     held = dict(zip(session.symbols, books.holdings, strict=True))
     rows = []
@@ -177,16 +177,16 @@ def differences(session: SessionComponents) -> list[Difference]:
 
 
 def difference_table(rows: list[Difference]) -> str:
-    """Both sides, beside each other."""
+    """The books and the account, side by side."""
     return text_table([["", "books of the session", "account at the broker"], *(list(row) for row in rows)])
 
 
 def reconcile_at_start(session: SessionComponents, go_on: Callable[[], bool] = lambda: True) -> None:
-    """Take in what happened while nobody looked, and lay the account beside the books.
+    """Book what happened since the last run, and compare the account with the books.
 
-    Raises AccountDiffers, with both sides, where they differ by what nothing explains: after closing what the account
-    holds, if that is configured. BrokerUnavailable may be raised at any point; then it is called again. go_on: asked
-    again and again while positions are being closed.
+    Any difference that the journal does not explain raises AccountDiffers with both sides, after closing the account's
+    positions if that is configured. If BrokerUnavailable is raised, call it again. go_on: called repeatedly while
+    positions are being closed; False stops that.
     """
     state, record, orders, broker = session.state, session.record, session.orders, session.broker
     last = state.last
@@ -207,23 +207,23 @@ def reconcile_at_start(session: SessionComponents, go_on: Callable[[], bool] = l
     if not rows:
         return
     table = difference_table(rows)
-    sentence = f"The account at {broker.name} is not the one in the books of this session:"
+    sentence = f"The account at {broker.name} differs from the books of this session:"
     flatten = session.settings.on_difference == "flatten"
     closing = _closing(session, last.time) if flatten else []
     with record.transaction():
         record.log("difference", last.time, rows=[row._asdict() for row in rows], fills=[f._asdict() for f in foreign])
         record.journal.add_orders(state.number - 1, closing)
-    done = "Its positions are held as they are."
+    done = "Its positions were left unchanged."
     if flatten:
         broker.cancel([each.client_order_id for each in broker.orders()])
         flat = _close_account(session, closing, go_on)
         done = "All its positions were closed." if flat else "Not all of its positions could be closed."
     record.log_now("stop", last.time, why=f"{sentence[:-1]}. {done}", flat=flat if flatten else None)
-    raise AccountDiffers(f"{sentence}\n{table}\n{done} Nothing was traded on; look into it before the next start.")
+    raise AccountDiffers(f"{sentence}\n{table}\n{done} The session stopped; find the cause before the next start.")
 
 
 def _close_account(session: SessionComponents, orders: list[OrderRequest], go_on: Callable[[], bool]) -> bool:
-    """Send the orders and, bar after bar, new ones for what is not closed yet. Returns whether the account is flat."""
+    """Send the orders and, at each bar, new ones for positions still open. Returns whether the account is flat."""
     broker, record, feed = session.broker, session.record, session.feed
     feed.start(after=session.state.time)
     while go_on():
@@ -247,6 +247,6 @@ def _close_account(session: SessionComponents, orders: list[OrderRequest], go_on
 
 
 def _closing(session: SessionComponents, bar_time: np.datetime64) -> list[OrderRequest]:
-    """Orders that close what the account at the broker holds, whatever the books say."""
+    """Orders that close the positions of the account at the broker, regardless of the books."""
     held = session.broker.account().positions.items()
     return closing_orders(held, session_id=session.settings.session_id, bar_time=bar_time, purpose="difference")

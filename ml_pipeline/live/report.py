@@ -1,4 +1,4 @@
-"""report.html of a session: the page of an evaluation, made of what was traded, beside the same baselines."""
+"""report.html of a session: the page of an evaluation, made from its trades and compared with the same baselines."""
 
 import io
 from dataclasses import replace
@@ -20,7 +20,7 @@ from ml_pipeline.trading.market.timeframes import Calendar, Timing
 from ml_pipeline.trading.traded_market import TradedMarket
 
 _FEWEST_ROWS = 3
-"""With fewer rows there is nothing to judge."""
+"""No report is written for fewer rows."""
 
 
 def write_session_report(
@@ -33,16 +33,16 @@ def write_session_report(
     timing: Timing,
     calendar: Calendar,
 ) -> str | None:
-    """Write the page, and return the table of its figures as text; None where too little was traded.
+    """Write the page and return the table of its figures as text; None if the ledger is too short.
 
-    Raises UserError where the figures cannot be made.
+    Raises UserError if the figures cannot be computed.
     """
     ledger = ledger_of(journal)
     first = journal.first_account_bar()
     if ledger is None or first is None or len(ledger["time"]) < _FEWEST_ROWS:
         return None
     if any(ledger[f"position_{symbol}"][0] for symbol in symbols):
-        raise UserError("the session took over positions, and what they cost is not known; `reconcile` compares them.")
+        raise UserError("the session took over positions of unknown cost; `reconcile` compares it with a backtest.")
     tape = MarketBuffer(symbols, timing, calendar)
     for bars in journal.bars():
         tape.append(bars)
@@ -69,7 +69,7 @@ def write_session_report(
 
 
 def ledger_of(journal: Journal) -> Ledger | None:
-    """The ledger so far, as `ledger.csv` has it; None before its first row."""
+    """The ledger so far, as in `ledger.csv`; None before its first row."""
     import polars as pl
 
     header, lines = journal.meta("ledger_header"), "".join(journal.ledger_lines())

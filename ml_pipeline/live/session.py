@@ -1,4 +1,4 @@
-"""A session of paper trading, to be called from Python: opened, run and reported."""
+"""A session of paper trading: opened, run and reported. This is its Python interface."""
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -61,7 +61,7 @@ from ml_pipeline.trading.accounts.rules import TradingRules
 
 Answer = TypeVar("Answer")
 _SMALLEST_QUANTITY = 1e-9
-"""Brokers that take quantities count them in decimals, with no more digits than nine."""
+"""Brokers that take quantities use decimals with at most nine digits."""
 _MONTH = np.timedelta64(31, "D")
 
 
@@ -69,8 +69,8 @@ _MONTH = np.timedelta64(31, "D")
 class SessionResult:
     """How a session ended, and the folder of its files.
 
-    asked: whether a person, or the end of the bars, ended it; otherwise a guard or a difference did. table: the figures
-    of its report; None where there is none.
+    asked: whether a user or the end of the bars ended it; otherwise a guard or a difference did. table: the figures of
+    its report; None if there is no report.
     """
 
     folder: Path
@@ -82,12 +82,12 @@ class SessionResult:
 
 
 class PaperTrading:
-    """One session: `run` trades until the bars end, or somebody asks for an end; called again, it goes on.
+    """One session: `run` trades until the bars end or a stop is requested. Call it again to continue.
 
-    feed, broker: in place of those that the settings name; the session closes them when it ends.
-    stop: may be requested by anyone, at any time. say: told one sentence for each thing that a person should see, and
-    at the start all that is noticed about the bars, one sentence a line.
-    ask: asks a person on a terminal, which real money needs; None: there is nobody.
+    feed, broker: replace those of the settings; the session closes them when it ends.
+    stop: may be requested from any thread at any time. say: called with each message for the user, and at the start
+    with all notices about the bars, one per line.
+    ask: asks the user a question on a terminal, which real money needs; None: there is no terminal.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class PaperTrading:
         ask: Ask | None = None,
         package_version: str | None = None,
     ) -> None:
-        """package_version: for what is trained meanwhile. Raises UserError where the model cannot be used."""
+        """package_version: recorded in retrained models. Raises UserError if the model cannot be used."""
         self.config = config
         self.stop = stop or StopRequest()
         self._feed, self._broker = feed, broker
@@ -110,7 +110,7 @@ class PaperTrading:
         if config.feed.replay is not None:
             changes["data"] = config.feed.replay
         self._changes = changes
-        self._is_this_session = False  # known once its feed and its journal are open
+        self._is_this_session = False  # known when its feed and its journal are open
         name = config.session.name or model_name(find_policy(config.model))
         self.folder = root_of_sessions(config.session.root) / name
         earlier = earlier_starts(self.folder)
@@ -120,8 +120,8 @@ class PaperTrading:
         self.policy = load_deployed_policy(begins_with, {**earlier.costs, **changes})
 
     def run(self) -> SessionResult:
-        """Trade. Raises UserError where the session cannot begin or go on, and AccountDiffers where the account at the
-        broker is not the one in its books."""
+        """Trade. Raises UserError if the session cannot start or continue, and AccountDiffers if the account at the
+        broker differs from the session's books."""
         exists = (self.folder / JOURNAL_FILE).is_file()
         claim = FolderClaim(self.folder)
         status: Literal["finished", "stopped", "failed"] = "failed"
@@ -135,7 +135,7 @@ class PaperTrading:
             reason = str(error) or type(error).__name__
             raise
         finally:
-            if exists and not self._is_this_session:  # a start by mistake
+            if exists and not self._is_this_session:  # started by mistake
                 claim.abandon()
             else:
                 claim.end(status, reason, global_step=bars, iterations=bars, best_score=None)
@@ -143,7 +143,7 @@ class PaperTrading:
         return SessionResult(self.folder, ended.status, ended.reason, ended.flat, ended.asked, table)
 
     def _open_and_trade(self, stack: ExitStack) -> tuple[Ended, str | None, int]:
-        """How it ended, the table of its report, and its number of bars."""
+        """Returns how it ended, the table of its report, and its number of bars."""
         config, policy = self.config, self.policy
         feed = stack.enter_context(closing(self._feed or open_feed(config, policy)))
         is_replay = config.feed.replay is not None
@@ -170,7 +170,7 @@ class PaperTrading:
     def _open_broker(
         self, journal: Journal, state: SessionState, feed: Feed, stack: ExitStack, heartbeat: Heartbeat
     ) -> tuple[Broker, TradingRules]:
-        """The broker, and the rules with the money that the account began with."""
+        """The broker, and the rules with the account's initial cash."""
         config, rules, broker = self.config, self.policy.rules, self._broker
         per_year = periods_per_year(journal, self.policy, feed)
         if broker is None:
@@ -210,7 +210,7 @@ class PaperTrading:
         alerts: Alerts,
         heartbeat: Heartbeat,
     ) -> SessionComponents:
-        """The objects of the session as they begin. rules: with the money that the account began with."""
+        """Create the objects of the session. rules: with the account's initial cash."""
         config, policy, state, journal = self.config, self.policy, record.state, record.journal
         account = AccountBook(
             feed.symbols, rules, smallest_quantity=0.0 if broker.sizes_at_fill else _SMALLEST_QUANTITY
@@ -243,7 +243,7 @@ class PaperTrading:
         )
 
     def _trade(self, session: SessionComponents, stack: ExitStack, heartbeat: Heartbeat) -> Ended:
-        """Restore what the journal has, lay the account beside the books, and trade to the end."""
+        """Restore the state in the journal, compare the account with the books, and trade to the end."""
         config, policy, record, broker, feed = self.config, self.policy, session.record, session.broker, session.feed
         is_first = session.state.last is None
         restore(session, same_model=note_model(record, policy))
@@ -268,23 +268,23 @@ class PaperTrading:
         if config.feed.replay is not None and ended.status == "finished" and record.journal.first_account_bar() is None:
             try:
                 check_long_enough(config.feed.replay, policy)
-            except UserError as error:  # no failure: a recording that grows goes on here
+            except UserError as error:  # not a failure: the recording may grow and the session continue
                 ended = replace(ended, reason=f"{ended.reason} {error}")
         return ended
 
     def _report(self, journal: Journal, feed: Feed, rules: TradingRules) -> str | None:
-        """Write report.html, and return its table; a session has traded even where the page fails."""
+        """Write report.html and return its table. An error in the report does not fail the session."""
         calendar = self.policy.calendar(feed.calendar)
         try:
             return write_session_report(
                 self.folder, journal, self.policy, rules, symbols=feed.symbols, timing=feed.timing, calendar=calendar
             )
         except UserError as error:
-            self._say(f"There is no {REPORT_FILE}: {error}")
+            self._say(f"No {REPORT_FILE} was written: {error}")
             return None
 
     def _models(self, session: SessionComponents, heartbeat: Heartbeat) -> ModelUpdates:
-        """What looks for another model between two bars."""
+        """The object that looks for another model between two bars."""
         record, feed = session.record, session.feed
 
         def log(event: RetrainEvent) -> None:
@@ -306,7 +306,7 @@ class PaperTrading:
             load=runner_loader(session.policy, feed, self._changes),
             tell=tell,
             log=log,
-            stopping=lambda: not self._goes_on(heartbeat),  # a replay that waits for a retraining does not hang
+            stopping=lambda: not self._goes_on(heartbeat),  # a replay that waits for a retraining still beats and stops
         )
 
     def _goes_on(self, heartbeat: Heartbeat) -> bool:
@@ -322,7 +322,7 @@ def _last_month(broker: Broker) -> list[TradingSession]:
 
 
 def _run(engine: TradingEngine, record: SessionRecord) -> Ended:
-    """Let the engine run; if it fails, the log says so."""
+    """Run the engine; log a failure."""
     try:
         return engine.run()
     except Exception as error:

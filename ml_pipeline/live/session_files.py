@@ -1,6 +1,6 @@
-"""The folder of a trading session: what its files are called, and when they last showed life.
+"""The folder of a trading session: the names of its files, and its last sign of life.
 
-Whoever watches a session reads these files alone; nothing else needs the trading process to be alive.
+To watch a session, read these files; this works whether or not the trading process is alive.
 """
 
 import contextlib
@@ -11,37 +11,37 @@ from pathlib import Path
 from ml_pipeline.runs.state import STATE_FILE
 
 JOURNAL_FILE = "journal.sqlite"
-"""What was decided, ordered, filled and charged: the books, written before anything is sent."""
+"""The books: decisions, orders, fills and charges, written before anything is sent."""
 BROKER_FILE = "simulated-broker.sqlite"
-"""The account of the simulated broker, which stands for one on another machine."""
+"""The account of the simulated broker; it stands for an account on another machine."""
 BARS_FILE = "bars.csv"
-"""Every bar as it was decided on, those that only warmed features up included, in the form that `train` reads."""
+"""Every bar as it was when decided on, warm-up bars included, in the format that `train` reads."""
 LEDGER_FILE = "ledger.csv"
-"""The account bar by bar, as an evaluation writes it."""
+"""The account, one row per bar, as an evaluation writes it."""
 LOG_FILE = "live.jsonl"
-"""What happened, one JSON object a line; `session_log` lists the events."""
+"""The events, one JSON object per line; `session_log` lists them."""
 STATUS_FILE = "live.json"
-"""The session at its last bar; rewritten whole."""
+"""The session at its last bar; replaced as a whole."""
 DECISION_FILE = "decision.json"
-"""The last decision and every feature behind it; rewritten whole."""
+"""The last decision and all its features; replaced as a whole."""
 HEARTBEAT_FILE = "heartbeat"
-"""Touched every few seconds by the process that trades."""
+"""Touched every few seconds by the trading process."""
 REQUEST_FILE = "request"
-"""What a person asks of the process: a file with the word `stop` or `flatten`."""
+"""A user's request to the process: the word `stop` or `flatten`."""
 REPORT_FILE = "report.html"
 RECONCILIATION_FILE = "reconciliation.html"
 RECONCILIATION_FIGURES_FILE = "reconciliation.json"
 COSTS_MET_FILE = "costs-met.yaml"
-"""Costs as they were met, as settings for the next training."""
+"""The costs that were paid, as settings for the next training."""
 
 
 def root_of_sessions(given: Path | None) -> Path:
-    """The folder that holds the folders of sessions: the one that is given, or live/ in the working folder."""
+    """The folder that contains the session folders: the given one, or live/ in the working folder."""
     return (Path("live") if given is None else given.expanduser()).absolute()
 
 
 def is_session(folder: Path) -> bool:
-    """Whether a folder holds a session, or may not be looked at: its reader then reports that."""
+    """Whether the folder is a session. True also for a folder without read permission; its reader reports that."""
     try:
         return stat.S_ISREG((folder / JOURNAL_FILE).stat().st_mode)
     except OSError as error:
@@ -49,7 +49,7 @@ def is_session(folder: Path) -> bool:
 
 
 def last_sign_of_life(folder: Path) -> float:
-    """When the youngest of the files that tell of a session's life was written, in seconds since 1970; 0: never."""
+    """When heartbeat, status or state was last written, in seconds since 1970; 0: never."""
     times = [0.0]
     for name in (HEARTBEAT_FILE, STATUS_FILE, STATE_FILE):
         with contextlib.suppress(OSError):

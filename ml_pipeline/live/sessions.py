@@ -1,4 +1,4 @@
-"""The sessions in a folder, read from their files alone: which there are, and each on one screen or in one line."""
+"""Find the sessions in a folder and describe each on one screen or in one line, from its files alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,34 +14,34 @@ from ml_pipeline.runtime.files import read_regular
 
 
 def find_sessions(root: Path | None, name: str | None) -> list[Path]:
-    """The folders of all sessions: those that run first, then the one that gave its last sign of life last.
+    """The folders of all sessions: running ones first, then by their last sign of life, latest first.
 
-    name: of the only one that is meant; None: all. Raises UserError where there is none.
+    name: return this session only; None: all. Raises UserError if there is none.
     """
     folder = root_of_sessions(root)
     found = {path.name: path for path in sorted(folder.glob("*/")) if is_session(path)}
     if name is None:
         if not found:
             raise UserError(
-                f"{shown_path(folder)} holds no session; begin one by `ml-pipeline paper-trade --model MODEL`, or name "
-                "another folder by --root."
+                f"{shown_path(folder)} has no session; start one with `ml-pipeline paper-trade --model MODEL`, or name "
+                "another folder with --root."
             )
         return sorted(found.values(), key=lambda path: (_runs(path), last_sign_of_life(path)), reverse=True)
     if name not in found:
-        known = nearest(name, found) if found else "It holds none at all; --root names another folder."
-        raise UserError(f'{shown_path(folder)} holds no session "{name}". {known}')
+        known = nearest(name, found) if found else "It has no session at all; name another folder with --root."
+        raise UserError(f'{shown_path(folder)} has no session "{name}". {known}')
     return [found[name]]
 
 
 def find_session(root: Path | None, name: str | None) -> Path:
-    """The folder of the session with this name; None: of the one that runs, or of the last one that did.
+    """The folder of the session with this name; None: of the running or latest one.
 
-    Raises UserError where there is none, and without a name where several run.
+    Raises UserError if there is none, or if several run and no name is given.
     """
     first, *others = find_sessions(root, name)
     running = [each.name for each in (first, *others) if _runs(each)]
     if name is None and len(running) > 1:
-        raise UserError(f"Several sessions run: {', '.join(sorted(running))}; name the one that is meant.")
+        raise UserError(f"Several sessions run: {', '.join(sorted(running))}; name one of them.")
     return first
 
 
@@ -55,7 +55,7 @@ _MOST_BYTES = 1_000_000
 
 
 def ended(folder: Path) -> str | None:
-    """How the session ended, in a sentence; None where it trades, or was killed and may be started again."""
+    """How the session ended, in a sentence; None if it trades, or was killed and can be restarted."""
     state = read_state(folder)
     if state is None or state.status == "running" or state.ended is None:
         return None
@@ -63,7 +63,7 @@ def ended(folder: Path) -> str | None:
 
 
 def status_lines(folder: Path) -> list[str]:
-    """The session at its last bar. Raises UserError where a file of it is broken."""
+    """The session at its last bar. Raises UserError if one of its files is broken."""
     state, status = read_state(folder), _status_of(folder)
     lines = [f"{folder.name}: {'it has not begun' if state is None else in_words(state.status)}"]
     if state is not None and state.reason and state.status != "running":
@@ -77,14 +77,14 @@ def status_lines(folder: Path) -> list[str]:
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
         lines += [
             "",
-            f"{shown_path(folder / STATUS_FILE)} is not the status of a session; its next bar writes it anew.",
+            f"{shown_path(folder / STATUS_FILE)} is not the status of a session; the next bar rewrites it.",
         ]
     report = folder / REPORT_FILE
     return [*lines, "", str(shown_path(report if report.is_file() else folder))]
 
 
 def status_line(folder: Path) -> str:
-    """The session in one line, also where a file of it is broken."""
+    """The session in one line, even if one of its files is broken."""
     try:
         state, status = read_state(folder), _status_of(folder) or {}
         does = "it has not begun" if state is None else in_words(state.status)
@@ -96,7 +96,7 @@ def status_line(folder: Path) -> str:
 
 
 def _last_bar(status: dict[str, Any]) -> list[str]:
-    """The bar and the equity that it left; nothing before the first."""
+    """The last bar and the equity after it; empty before the first bar."""
     equity = _equity(status)
     return [f"last bar {_time(status['bar'])}", f"equity {equity}"] if status.get("bar") else []
 
@@ -109,10 +109,9 @@ def _equity(status: dict[str, Any]) -> str:
 
 
 def _body(status: dict[str, Any], *, told: Sequence[str]) -> list[str]:
-    """What the session wrote about itself, besides what is told already; a file that another hand has changed may raise
-    what it likes."""
+    """The session's own status, without the lines in `told`. A file that was edited by hand may raise any error."""
     if not status:
-        raise ValueError("no object of JSON")
+        raise ValueError("not a JSON object")
     lines = ["", text_table(_rows(status))]
     if positions := {symbol: n for symbol, n in (status.get("positions") or {}).items() if n}:
         more = len(positions) - _MOST_POSITIONS
@@ -144,12 +143,12 @@ def _rows(status: dict[str, Any]) -> list[list[str]]:
 
 
 def _time(text: object) -> str:
-    """A time of a file, to the second: `2024-03-01 14:30:00 UTC`."""
+    """A time from a file, to the second: `2024-03-01 14:30:00 UTC`."""
     return f"{str(text)[:19].replace('T', ' ')} UTC" if text else "-"
 
 
 def _status_of(folder: Path) -> dict[str, Any] | None:
-    """What live.json holds: nothing where that is no object of JSON, None where there is no file."""
+    """The content of live.json: empty if it is not a JSON object, None if there is no file."""
     try:
         status = parse_json(read_regular(folder / STATUS_FILE, most_bytes=_MOST_BYTES))
     except FileNotFoundError:

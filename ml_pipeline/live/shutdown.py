@@ -1,4 +1,4 @@
-"""How a session ends: it trades, it closes all positions down, it has ended. Every transition stands in one table."""
+"""The phases of a session: trading, closing down, ended. One table has all transitions."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
@@ -14,21 +14,21 @@ Cause = Literal[
     "gap",
     "all_closed",
 ]
-"""stop, flatten: a person asks. foreign_trade: the account traded by an order that is not of this session. all_closed:
-after `ClosingDown`, nothing is held or open any more."""
+"""stop, flatten: requested by a user. foreign_trade: an order that is not of this session was filled in the account.
+all_closed: after `ClosingDown`, no position or order is left."""
 Status = Literal["finished", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
 class Trading:
-    """Bars are decided on."""
+    """The policy decides at each bar."""
 
 
 @dataclass(frozen=True)
 class ClosingDown:
-    """All positions are closed, bar after bar, and nothing else is ordered; then the session ends.
+    """Each bar closes remaining positions and orders nothing else; then the session ends.
 
-    asked: a person asked for it. failed: a feature failed, before or meanwhile.
+    asked: a user requested it. failed: a feature has failed.
     """
 
     reason: str
@@ -38,9 +38,9 @@ class ClosingDown:
 
 @dataclass(frozen=True)
 class Ended:
-    """The session is over. flat: whether the account holds nothing; None: not known.
+    """The session is over. flat: whether the account has no positions; None: unknown.
 
-    asked: a person, or the end of the bars, ended it; otherwise a guard, the account or a difference did.
+    asked: a user or the end of the bars ended it; otherwise a guard, the account or a difference did.
     """
 
     status: Status
@@ -54,7 +54,7 @@ Phase = Trading | ClosingDown | Ended
 
 @dataclass(frozen=True)
 class ShutdownRequest:
-    """Why a session is to end. reason: in a sentence. positions: what the settings say about them, if they say so."""
+    """Why a session should end. reason: a sentence. positions: the response that the settings choose, if any."""
 
     cause: Cause
     reason: str = ""
@@ -62,9 +62,9 @@ class ShutdownRequest:
 
 
 class Transition(NamedTuple):
-    """Where a cause leads: out of `Trading` as the settings say about positions, and out of `ClosingDown`.
+    """The next phase for a cause: from `Trading`, for each choice about positions, and from `ClosingDown`.
 
-    status, asked: of the end.
+    status, asked: fields of `Ended`.
     """
 
     hold: type[Phase]
@@ -85,11 +85,11 @@ TRANSITIONS: dict[Cause, Transition] = {
     "gap": Transition(Trading, ClosingDown, ClosingDown),
     "all_closed": Transition(Trading, Trading, Ended),
 }
-"""Out of `Ended` nothing leads. `ClosingDown` keeps its first reason, and ends with it once all is closed."""
+"""`Ended` is final. `ClosingDown` keeps its first reason and ends with it when everything is closed."""
 
 
 def next_phase(phase: Phase, request: ShutdownRequest) -> Phase:
-    """The phase after a request, as `TRANSITIONS` has it; `flat` of an end is not known yet.
+    """The phase after a request, by `TRANSITIONS`; `flat` of an end is not yet known.
 
     >>> next_phase(Trading(), ShutdownRequest("gap", "Bars are missing.", "flatten"))
     ClosingDown(reason='Bars are missing.', asked=False, failed=False)
@@ -112,13 +112,13 @@ def next_phase(phase: Phase, request: ShutdownRequest) -> Phase:
             return phase if kind is Trading else Ended(to.status, request.reason, asked=to.asked)
 
 
-# What is looked at first, where several causes met one bar.
+# Order of causes if several occur at one bar.
 _FIRST: tuple[Cause, ...] = ("failed_feature", "guard", "foreign_trade")
 
 
 @dataclass
 class Shutdown:
-    """The phase of a session, and the requests that wait for the end of the bar that is being booked."""
+    """The phase of a session, and the requests that wait until the current bar is booked."""
 
     phase: Phase = field(default_factory=Trading)
     _requests: dict[Cause, ShutdownRequest] = field(default_factory=dict)
@@ -128,15 +128,15 @@ class Shutdown:
         return isinstance(self.phase, ClosingDown)
 
     def request(self, request: ShutdownRequest) -> None:
-        """Ask for an end after the bar; the first request of a cause counts."""
+        """Request an end after the bar; only the first request of a cause counts."""
         self._requests.setdefault(request.cause, request)
 
     def enter(self, request: ShutdownRequest) -> Phase:
-        """Follow a request at once. Returns the phase after it."""
+        """Apply a request now. Returns the phase after it."""
         self.phase = next_phase(self.phase, request)
         return self.phase
 
     def take_requests(self) -> list[ShutdownRequest]:
-        """The requests that wait, in the order in which they are to be followed."""
+        """The waiting requests, in the order in which to apply them."""
         waiting, self._requests = self._requests, {}
         return [waiting[cause] for cause in _FIRST if cause in waiting]

@@ -1,6 +1,6 @@
-"""From the decision of a policy to orders: what to send to a broker, by the kernel's arithmetic.
+"""Turn the decision of a policy into orders, with the arithmetic of the accounting kernel.
 
-A symbols. A broker that sizes at the fill gets targets; any other gets quantities, sized at the close of the decision.
+A symbols. A broker that sizes at the fill gets targets; others get quantities, sized at the close of the decision.
 """
 
 from ml_pipeline.live.brokers.broker import OrderRequest, QuantityRules
@@ -24,9 +24,9 @@ def size_orders(
 ) -> list[OrderRequest]:
     """The orders of a decision at the closes of `books`.
 
-    sizes_at_fill: the broker's; then every symbol that may trade gets an order, in the order of the symbols, its
-    quantity an estimate. Otherwise orders have quantities that the cash pays for at the closes, in what `quantities`
-    allows, sales before buys, and those that come to nothing are left out.
+    sizes_at_fill: of the broker. If True, every symbol that may trade gets an order, in the order of the symbols, with
+    an estimated quantity. Otherwise quantities are affordable at the closes and allowed by `quantities`, sales come
+    before purchases, and orders of 0 are left out.
     """
     used = terms.closing() if decision.closing else terms
     sized, filled = _sized(decision, books, used)
@@ -55,7 +55,7 @@ def size_orders(
 
 
 def _sized(decision: Decision, books: AccountBook, terms: Terms) -> tuple[list[float], list[float]]:
-    """(signed quantities that lead to the targets, what the cash pays for of them) at the closes, each (A,)."""
+    """(signed quantities that reach the targets, the part of them that cash can pay) at the closes, each (A,)."""
     closes, holdings = books.closes, books.holdings
     may_trade = [bool(may and close > 0.0) for may, close in zip(decision.may_trade, closes, strict=True)]
     orders, filled = [0.0] * len(closes), [0.0] * len(closes)
@@ -68,7 +68,7 @@ def _sized(decision: Decision, books: AccountBook, terms: Terms) -> tuple[list[f
 def _sendable(
     books: AccountBook, i: int, quantity: float, decision: Decision, quantities: QuantityRules | None
 ) -> float:
-    """The quantity as the broker takes it; 0 if it comes to nothing."""
+    """The quantity that the broker accepts; 0 if it would be too small."""
     if quantities is None or decision.closing or not quantity:
         return quantity
     quantity = quantities.quantity(books.symbols[i], quantity, books.holdings[i])
@@ -82,11 +82,11 @@ def _limit_price(quantity: float, close: float, terms: Terms) -> float | None:
 
 
 def _targets_to_tell(decision: Decision, books: AccountBook, terms: Terms) -> tuple[float, ...] | None:
-    """All weights, if those of symbols that get no order take part in what `max_gross` scales."""
+    """All weights, if symbols without an order count in the sum that `max_gross` scales; otherwise None."""
     untold = any(weight and not may for weight, may in zip(decision.weights, decision.may_trade, strict=True))
     if decision.closing or not untold:
         return None
-    if not terms.relative:  # targets follow from the price of the fill only if they are changes
+    if not terms.relative:  # only relative targets depend on the price of the fill
         closes, holdings = books.closes, books.holdings
         wanted = (
             _STEPS.target(w, n, p, 1.0, terms) for w, n, p in zip(decision.weights, holdings, closes, strict=True)

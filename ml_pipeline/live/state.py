@@ -1,7 +1,7 @@
-"""All that a session must know after a kill, besides what was decided, ordered, filled and logged.
+"""The state that a session needs after a kill, besides decisions, orders, fills and log.
 
-The journal keeps those as rows of tables, and this as one row per field. Every transaction of a session ends with
-`save`, so that a bar and the state that it leaves are on disk together or not at all.
+The journal has tables for those, and one row per field for this state. Every transaction of a session ends with
+`save`, so a bar and the state after it are on disk together or not at all.
 """
 
 import json
@@ -31,25 +31,26 @@ _KEYS = {
     "costs_paid": "costs_paid",
     "bar_columns": "bar_columns",
 }
-"""The saved fields, and the key that the journal knows each by."""
+"""The saved fields, and the key of each in the journal."""
 _CHANGED_IN_PLACE = {"expired", "refusals"}
 _NEVER = object()
 
 
 @dataclass
 class SessionState:
-    """What a session knows between two bars; A symbols. Change a field within a transaction of the record, which saves.
+    """The state of a session between two bars; A symbols. Change a field within a transaction of the record, which
+    saves it.
 
     Saved: account, policy, guards: `state()` of the account book, the policy runner and the guards after the latest
-    bar; each is set as a whole. event_cursor: of the broker's events that are booked. expired: symbols whose latest
-    order ended unfilled. closing_ordered: True if the orders of the latest bar close all positions.
+    bar; each is replaced as a whole. event_cursor: of the broker's events that are booked. expired: symbols whose
+    latest order ended unfilled. closing_ordered: True if the orders of the latest bar close all positions.
     awaiting_previous_model: True if positions or open orders were not decided by the current model. decided: True if
-    the model decided on the latest bar. unlogged_decision: the event of a decision whose orders are not known to have
-    been sent. refusals: by guard. taken_over: cash and positions that the account began with, if it was not flat.
-    costs_paid: of all rows of the ledger. bar_columns: whether bars have quotes, and the names of their columns.
+    the model decided on the latest bar. unlogged_decision: the event of a decision whose orders may not have been
+    sent. refusals: number per guard. taken_over: cash and positions at the start, if the account was not flat.
+    costs_paid: sum over the ledger. bar_columns: whether bars have quotes, and the names of their columns.
 
-    Derived from the journal's bars: number: of the next bar. begun: whether a bar has a row of the ledger. last: the
-    latest bars; None before the first. closes: the last close of each symbol, float64 (A,), NaN before its first.
+    Derived from the journal's bars: number: of the next bar. begun: whether the ledger has a row. last: the latest
+    bars; None before the first. closes: the last close of each symbol, float64 (A,), NaN before its first.
     """
 
     account: dict[str, Any] | None = None
@@ -74,7 +75,7 @@ class SessionState:
 
     @classmethod
     def load(cls, journal: Journal, symbols: Sequence[str]) -> Self:
-        """The state that the journal holds; that of a new session if it is empty."""
+        """The state in the journal, or that of a new session if the journal is empty."""
         state = cls(closes=np.full(len(symbols), np.nan))
         on_disk = journal.snapshots()
         for name, key in _KEYS.items():
@@ -88,31 +89,31 @@ class SessionState:
         return state
 
     def save(self, journal: Journal) -> None:
-        """Write the fields that have changed since the last time, within a transaction of the journal."""
+        """Write the fields that changed since the last call, within a transaction of the journal."""
         changed = ((key, self._changed(name)) for name, key in _KEYS.items())
         journal.set_snapshots({key: text for key, text in changed if text is not None})
 
     def note_rolled_back(self) -> None:
-        """A transaction failed: what it was to save is not on disk, and `save` writes every field again."""
+        """After a failed transaction: its changes are not on disk, so `save` writes every field again."""
         self._on_disk.clear()
 
     @property
     def time(self) -> np.datetime64 | None:
-        """Of the latest bars."""
+        """Time of the latest bars."""
         return None if self.last is None else self.last.time
 
     def note_bar(self, bars: BarSet) -> None:
-        """These bars are in the journal by now."""
+        """Update the derived fields after these bars were written to the journal."""
         self.number += 1
         self.last = bars
         self.closes = np.where(bars.present, bars.close, self.closes)
 
     def _changed(self, name: str) -> str | None:
-        """The field as JSON if it is not what is on disk."""
+        """The field as JSON if it differs from the one on disk, otherwise None."""
         value = getattr(self, name)
         before, text_before = self._on_disk.get(name, (_NEVER, None))
         if value is before and name not in _CHANGED_IN_PLACE:
-            return None  # of an account of many symbols, text takes time
+            return None  # writing JSON takes time for an account of many symbols
         text = json.dumps(sorted(value) if isinstance(value, set) else value)
         self._on_disk[name] = value, text
         return None if text == text_before else text

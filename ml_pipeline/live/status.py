@@ -1,4 +1,4 @@
-"""What live.json and decision.json say of a session at its last bar, and when its last decision is logged."""
+"""Write live.json and decision.json, the state of a session at its last bar, and log its last decision."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from ml_pipeline.trading.market.bar_set import BarSet
 
 
 class LastDecision:
-    """Keeps the last decision, which is logged once its orders are sent."""
+    """The last decision; it is logged after its orders are sent."""
 
     def __init__(self, record: SessionRecord, symbols: Sequence[str]) -> None:
         self._record = record
@@ -25,12 +25,15 @@ class LastDecision:
         self._logged = False
 
     def note(self, decision: Decision, bars: BarSet, values: dict[str, Any]) -> None:
-        """A new one, within the transaction of its bars. values: of the event, latencies in ms included."""
+        """Store a new decision, within the transaction of its bars. values: of the event, with latencies in ms."""
         self._made, self._logged = (bars, decision, values), False
         self._record.state.unlogged_decision = plain({"bar": bars.time, **values})
 
     def note_sent(self, arrived: float) -> bool:
-        """Its orders are at the broker. arrived: when its bars came, by `time.perf_counter`. Whether that is news."""
+        """Log the decision after its orders reached the broker. Returns False if it was logged before.
+
+        arrived: when its bars arrived, by `time.perf_counter`.
+        """
         if self._made is None or self._logged:
             return False
         bars, _, values = self._made
@@ -47,14 +50,14 @@ class LastDecision:
         return True
 
     def log_unlogged(self) -> None:
-        """The decision before a kill, whose orders have been settled since."""
+        """Log the decision before a kill; its orders have been settled since."""
         if (values := self._record.state.unlogged_decision) is not None:
             with self._record.transaction():
                 self._record.log("decision", np.datetime64(values.pop("bar")), **values)
                 self._record.state.unlogged_decision = None
 
     def as_data(self, model: str) -> dict[str, Any] | None:
-        """What decision.json says; None before the first."""
+        """The content of decision.json; None before the first decision."""
         if self._made is None:
             return None
         bars, decision, _ = self._made
@@ -70,7 +73,7 @@ class LastDecision:
 
 
 def write_status(session: SessionComponents, decision: LastDecision, *, now: bool = False) -> None:
-    """Rewrite live.json and decision.json. now: even if that was done a moment ago."""
+    """Rewrite live.json and decision.json. now: even if they were written a moment ago."""
     made = decision.as_data(session.model)
     if now:
         session.record.write_status_now(_values(session), made)
@@ -103,12 +106,12 @@ def _values(session: SessionComponents) -> dict[str, Any]:
 
 
 def in_ms(seconds: float) -> float:
-    """Milliseconds, to the microsecond."""
+    """Seconds as milliseconds, rounded to the microsecond."""
     return round(float(seconds) * 1e3, 3)
 
 
 def listed(value: Any) -> Any:
-    """Arrays as lists, and their numbers as Python's."""
+    """Arrays as lists of Python numbers."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 

@@ -139,7 +139,7 @@ def test_a_model_that_does_not_fit_the_session_is_told_and_the_old_one_goes_on(s
     store.roll_back(to=number)
     assert session.pass_bars(5) == []
     (sentence,) = session.told
-    assert sentence.startswith(f"v{number} of toy cannot trade here, and the model goes on as it is: ")
+    assert sentence.startswith(f"v{number} of toy cannot trade here, so the current model stays: ")
     assert why in sentence
     store.roll_back(to=2)
     assert session.pass_bars(5) == ["v2"]

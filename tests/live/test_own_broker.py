@@ -43,7 +43,7 @@ def test_a_broker_that_is_named_trades_a_replay(tmp_path, replay):
     [
         ("alpacca", "broker must be .*simulated.*alpaca.*module:Class.*alpacca"),
         ("my_broker:Missing", 'my_broker has no "Missing"'),
-        ("my_broker:Half", "is no broker: it has no sizes_at_fill, real_money, quantities, account, orders, submit"),
+        ("my_broker:Half", "is not a broker: it lacks sizes_at_fill, real_money, quantities, account, orders, submit"),
         ("my_broker:Failing", "my_broker:Failing failed in line .* of my_broker.py: OSError: no line"),
     ],
 )

@@ -108,7 +108,7 @@ def test_ruin_ends_the_session(books):
 
 
 def test_a_symbol_of_somebody_else_is_refused(books):
-    with pytest.raises(UserError, match="tells of C, which this session does not trade"):
+    with pytest.raises(UserError, match="reported C, which this session does not trade"):
         books.apply(fill("1", "C", 1, 1))
     assert books.cash == 10_000
 

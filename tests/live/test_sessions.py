@@ -52,7 +52,7 @@ def test_where_several_run_one_is_to_be_named(tmp_path, claims):
     for name in ("b", "a"):
         claims(begun(tmp_path, name, life_s=1))
 
-    with pytest.raises(UserError, match="Several sessions run: a, b; name the one that is meant"):
+    with pytest.raises(UserError, match="Several sessions run: a, b; name one of them"):
         find_session(tmp_path, None)
     assert find_session(tmp_path, "b").name == "b"
 

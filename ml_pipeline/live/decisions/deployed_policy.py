@@ -1,4 +1,4 @@
-"""From a checkpoint, a run folder or models/NAME/current to a policy that can trade, and the settings it trades by."""
+"""Load a policy to trade, and its settings, from a checkpoint, a run folder or models/NAME/current."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,15 +33,14 @@ Observation = NDArray[np.float32]
 
 
 class ImpossibleAction(UserError):
-    """The policy gave no action that can be carried out: NaN, a choice that there is not, or one beyond a limit."""
+    """The policy's action cannot be executed: it is NaN, an invalid choice, or beyond a limit."""
 
 
 class DeployedActing:
-    """Acts bar after bar, as `Policy.act` does, bit for bit; a recurrent policy remembers until `begin_episode`.
+    """Acts bar by bar, bit for bit as `Policy.act` does; a recurrent policy keeps its state until `begin_episode`.
 
-    It acts by the likeliest action, as in an evaluation, and never on a NaN. A network that gives NaN still has a
-    largest output, so that a discrete policy would go short on it; hence what leads to the action is looked at, and not
-    the action alone.
+    It takes the deterministic action, as in an evaluation, and never acts on NaN. A network whose outputs are NaN still
+    has a largest output, on which a discrete policy would go short, so the outputs are checked as well as the action.
     """
 
     def __init__(self, policy: "Policy | SB3Policy") -> None:
@@ -49,30 +48,30 @@ class DeployedActing:
         self.begin_episode()
 
     def begin_episode(self) -> None:
-        """Forget all observations so far."""
+        """Reset the recurrent state."""
         self._memory = self.policy.new_memory(1) if isinstance(self.policy, Policy) else None
 
     def __call__(self, observation: Observation) -> Any:
-        """The action for one observation. Raises ImpossibleAction, and remembers nothing of it, where it is NaN."""
+        """The action for one observation. If it is NaN, raises ImpossibleAction and keeps the previous state."""
         if not np.isfinite(observation).all():
-            raise ImpossibleAction("The observation is not finite; check the bars and the account it was made of.")
+            raise ImpossibleAction("The observation is not finite; check the bars and the account that it comes from.")
         policy = self.policy
         action = self._of_own(policy, observation) if isinstance(policy, Policy) else self._of_sb3(policy, observation)
         if not np.isfinite(np.asarray(action, dtype=np.float64)).all():
-            raise ImpossibleAction(f"The policy gave {action}, which is not finite.")
+            raise ImpossibleAction(f"The policy returned {action}, which is not finite.")
         return action
 
     def state(self) -> list[float] | None:
-        """What the policy remembers, as plain numbers; None for one without memory."""
+        """The recurrent state as plain numbers; None if the policy has none."""
         return None if self._memory is None else [float(value) for value in self._memory.state[0]]
 
     def set_state(self, state: list[float] | None) -> None:
-        """Continue where `state` was taken. Raises UserError if it is of another memory."""
+        """Restore a `state`. Raises UserError if it has another size."""
         self.begin_episode()
         if (state is None) != (self._memory is None) or (
             state is not None and self._memory is not None and len(state) != self._memory.state.shape[1]
         ):
-            raise UserError("The state is of a policy with another memory; begin with the model that it was taken of.")
+            raise UserError("The state belongs to a policy with another recurrent state; start with that model.")
         if state is not None and self._memory is not None:
             self._memory.state = np.array([state], dtype=np.float32)
 
@@ -82,7 +81,7 @@ class DeployedActing:
         if np.isnan(parameters).any():
             if self._memory is not None and remembered is not None:
                 self._memory.state = remembered
-            raise ImpossibleAction("The policy's network gave NaN; its weights or its statistics are broken.")
+            raise ImpossibleAction("The policy's network returned NaN; its weights or its statistics are broken.")
         return only_row(policy.fit_actions(policy.distribution.mode(parameters)))
 
     def _of_sb3(self, policy: "SB3Policy", observation: Observation) -> Any:
@@ -98,11 +97,10 @@ class _Spaces(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DeployedPolicy:
-    """A policy and what it trades by.
+    """A policy and its settings for trading.
 
-    checkpoint: the file; through models/NAME/current it is that of the version. run: every setting of its training.
-    trained: what the checkpoint holds of its market.
-    rules: the costs, limits and actions of its account.
+    checkpoint: the file; for models/NAME/current that of the version. run: every setting of the training.
+    trained: the checkpoint's data about its market. rules: costs, limits and actions of the account.
     """
 
     checkpoint: Path
@@ -118,7 +116,7 @@ class DeployedPolicy:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The symbols that the settings name, or those it was trained on; `symbols_on` chooses among those of data."""
+        """The symbols in the settings, or those of the training; `symbols_on` chooses from those in the data."""
         return self.config.symbols or self.trained.symbols
 
     @property
@@ -127,22 +125,22 @@ class DeployedPolicy:
 
     @property
     def window(self) -> int:
-        """The number of bars whose features an observation holds."""
+        """The number of bars in an observation."""
         return self.config.window
 
     @property
     def clip(self) -> float:
-        """The largest absolute number in an observation, weights of positions included."""
+        """The largest absolute value in an observation, including the weights of positions."""
         return self.scaler.clip
 
     @property
     def ranges(self) -> FeatureRanges:
-        """The range of each feature in training; of an older checkpoint, what its scaler does not clip."""
+        """The range of each feature in training; for an older checkpoint, the range that its scaler does not clip."""
         return self.trained.ranges or FeatureRanges.of_scaler(self.scaler)
 
     @property
     def name(self) -> str:
-        """The model's name: that of the deployed model, or of the run folder."""
+        """The name of the deployed model, or of the run folder."""
         return model_name(self.checkpoint)
 
     @property
@@ -152,12 +150,12 @@ class DeployedPolicy:
         return folder.name if is_version_folder(folder) else None
 
     def symbols_on(self, available: Sequence[str]) -> tuple[str, ...]:
-        """The symbols of the data that it trades, in order. Raises UserError as `evaluate --data` does."""
+        """The symbols of the data to trade, in order. Raises UserError as `evaluate --data` does."""
         return self.trained.symbols_on(available)
 
     def notices_on(self, symbols: Sequence[str]) -> tuple[str, ...]:
-        """Warnings about its features that its promotion kept, and a sentence if these symbols, which it trades, are
-        not those that it was trained on."""
+        """Warnings about features that its promotion recorded, and a notice if it trades other symbols than in
+        training."""
         warned = warned_of(self.checkpoint.absolute().parent).sentences()
         if {*self.trained.symbols} == {*symbols}:
             return warned
@@ -165,30 +163,30 @@ class DeployedPolicy:
         return (*warned, f"the policy was trained on {trained}, and trades {traded} here")
 
     def calendar(self, inferred: Calendar) -> Calendar:
-        """The calendar of the data, with the bars per year that the settings give, if they do."""
+        """The calendar of the data, with the bars per year from the settings, if set."""
         return calendar_of(inferred, self.config)
 
 
 def model_name(checkpoint: Path) -> str:
-    """The name of the deployed model that a checkpoint is a version of, or of its run folder."""
+    """The name of the deployed model of which the checkpoint is a version, or of its run folder."""
     folder = checkpoint.absolute().parent
     return folder.parent.name if is_version_folder(folder) else folder.name
 
 
 def load_deployed_policy(path: str | Path, changes: Mapping[str, Any] | None = None) -> DeployedPolicy:
-    """The best policy of a run folder, the policy of a checkpoint, or that of a deployed model.
+    """Load the best policy of a run folder, the policy of a checkpoint, or that of a deployed model.
 
-    changes: market conditions other than in training, as the flags of `evaluate`.
-    Raises UserError where there is no checkpoint, or it cannot trade one account.
+    changes: market conditions that differ from training, as the flags of `evaluate`.
+    Raises UserError if there is no checkpoint, or it cannot trade one account.
     """
     checkpoint = find_policy(path)
     run, saved = load_run(checkpoint)
     if run.run.env_id is not None:
-        raise UserError(f"{checkpoint} is a policy of {run.run.env_id}, which is no market; name one that trades.")
+        raise UserError(f"{checkpoint} is a policy for {run.run.env_id}, not for a market; name one that trades.")
     if EACH_SYMBOL_KEY in saved["task"]:
         raise UserError(
-            f"{checkpoint} was trained with per_symbol, an account for each symbol, but here one account trades them "
-            "all; train without per_symbol, or trade a policy of one symbol."
+            f"{checkpoint} was trained with per_symbol, one account for each symbol, but paper trading has one account "
+            "for all; train without per_symbol, or trade a policy of one symbol."
         )
     trained = read_state(saved["task"], under_conditions(run.trading, changes or {}, on_other_data=True))
     n_assets = len(trained.symbols)

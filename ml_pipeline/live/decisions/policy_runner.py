@@ -1,4 +1,4 @@
-"""From the bars that have closed to the weights that the policy wants: the observation and the choice of the backtest.
+"""Turn closed bars into the target weights of the policy, with the observation and choice of the backtest.
 
 A assets, D features per bar, W bars in a window.
 """
@@ -21,11 +21,11 @@ from ml_pipeline.trading.market.timeframes import Calendar, Timing
 
 
 class Decision(NamedTuple):
-    """What the policy wants at the close of a bar.
+    """The decision of the policy at the close of a bar.
 
-    time: of the bar. action: the policy's own; closing: it was not read, and all positions are closed. weights: the
-    target of each asset, as the kernel takes it. may_trade: whether each asset gets an order.
-    features: float64 (D,), of this bar; scaled: float32 (D,), as observed. columns: their names. out_of_range: those
+    time: of the bar. action: of the policy; closing: True if it is ignored because all positions are closed. weights:
+    target of each asset, for the kernel. may_trade: whether each asset gets an order.
+    features: float64 (D,), of this bar; scaled: float32 (D,), as observed. columns: their names. out_of_range: features
     outside their range in training.
     """
 
@@ -41,17 +41,17 @@ class Decision(NamedTuple):
 
 
 class PolicyRunner:
-    """Observes bars, and decides at their close.
+    """Observes bars and decides at their close.
 
-    symbols: of the bars, in their order; as many as the policy was trained on.
-    Raises UserError where the policy does not fit the symbols.
+    symbols: of the bars, in their order; as many as in the policy's training.
+    Raises UserError if the policy does not fit the symbols.
     """
 
     def __init__(
         self, policy: DeployedPolicy, symbols: Sequence[str], timing: Timing, calendar: Calendar | None = None
     ) -> None:
         if len(symbols) != len(policy.trained.symbols):
-            policy.symbols_on(symbols)  # which says why
+            policy.symbols_on(symbols)  # raises an error with the reason
         self.policy = policy
         self.symbols = tuple(symbols)
         self._stream = FeatureStream(symbols, policy.config.features, timing, calendar, source="the market")
@@ -65,12 +65,12 @@ class PolicyRunner:
 
     @property
     def tape(self) -> MarketBuffer:
-        """All bars that were observed."""
+        """All observed bars."""
         return self._stream.buffer
 
     @property
     def ready(self) -> bool:
-        """Whether the window is complete: from this bar on a backtest decides."""
+        """Whether the window is complete; a backtest decides from this bar on."""
         first = self._stream.first_bar
         return first is not None and self.tape.n_bars >= first + self.policy.window
 
@@ -86,17 +86,17 @@ class PolicyRunner:
         )
 
     def observe(self, bars: BarSet) -> bool:
-        """Take in the bars that have closed; whether the window of the policy is complete.
+        """Observe the bars that have closed. Returns whether the policy's window is complete.
 
-        Raises UserError for bars that cannot be used, of which nothing is taken in, and for features that fail.
+        Raises UserError if bars are invalid (they are then not observed), or a feature fails.
         """
         return self._observe(bars, call_functions=True)
 
     def observe_all(self, bars: Sequence[BarSet], stopping: Callable[[], bool] = lambda: False) -> bool:
-        """`observe` each of the bars, such as those before a start; whether the window is complete after them.
+        """Observe several bars, such as those before a start. Returns whether the window is then complete.
 
-        The user's functions are only called for the bars of the last window. stopping: asked at each bar; True leaves
-        the rest out.
+        Functions of the user are called only for the bars of the last window. stopping: called at each bar; True skips
+        the rest.
         """
         begin = len(bars) - self.policy.window
         for i, each in enumerate(bars):
@@ -111,14 +111,14 @@ class PolicyRunner:
             self._columns = self._stream.columns
             if len(features) != len(self.policy.scaler.mean):
                 raise UserError(
-                    f"The scaler is of {len(self.policy.scaler.mean)} features, but there are {len(features)}."
+                    f"The scaler has {len(self.policy.scaler.mean)} features, but there are {len(features)}."
                 )
         self._window.append(self.policy.scaler(features[None])[0])
         self._bars = bars
         return self.ready
 
     def observation(self, held_weights: Sequence[float]) -> NDArray[np.float32]:
-        """What the policy sees: the scaled features of the last W bars, oldest first, then the weights. float32."""
+        """The observation: scaled features of the last W bars, oldest first, then the weights. float32."""
         rows = self._window
         size = len(rows) * len(self._features)
         observation = np.empty(size + len(self.symbols), dtype=np.float32)
@@ -129,9 +129,9 @@ class PolicyRunner:
     def decide(self, held_weights: Sequence[float], *, closing: bool = False) -> Decision:
         """The decision at the close of the latest bars.
 
-        held_weights: of each asset in the equity, within the policy's clip, as `execution.weight_in_equity` has them.
-        closing: an order of this bar is the last to be filled in its session, and the rules close positions then.
-        Raises ImpossibleAction for an action that is NaN or cannot be carried out; nothing has changed then.
+        held_weights: of each asset in equity, clipped, from `execution.weight_in_equity`.
+        closing: orders of this bar are the last to be filled in a market session, and the rules close positions then.
+        Raises ImpossibleAction if the action is NaN or cannot be executed; the state is then unchanged.
         """
         if not self.ready:
             raise UserError(self.waits_for)
@@ -166,12 +166,12 @@ class PolicyRunner:
         exited: Sequence[float] | None = None,
         holdings: Sequence[float],
     ) -> None:
-        """What became of the orders of the latest decision, so that choices are what the account has.
+        """Match the policy's choices with the outcome of the latest decision's orders.
 
-        lapsed: symbols whose order could not be filled at all: no bar to fill it in, canceled, rejected. Their choice
-        is taken back, so that repeating it orders again. filled, exited: signed quantities by symbol; holdings: after
-        them. Call it after each decision, also where the rules know no limit orders; where nothing was decided, it
-        takes nothing back.
+        lapsed: symbols whose order was not filled at all: there was no bar, or it was canceled or rejected. Their
+        choice is undone, so that repeating it orders again. filled, exited: signed quantities by symbol; holdings:
+        after them. Call it after each decision, with or without limit orders; if nothing was decided, it undoes
+        nothing.
         """
         rules, choices = self.policy.rules, list(self._reader.state())
         for symbol in lapsed:
@@ -182,15 +182,15 @@ class PolicyRunner:
         self._reader.set_state(choices)
         if exited is not None and rules.acts_within_bars:
             self._reader.note_exits(list(exited), list(holdings))
-        self._before = self._reader.state().copy()  # settled: called again, it takes nothing back
+        self._before = self._reader.state().copy()  # a second call undoes nothing
 
     def follow_holdings(self, holdings: Sequence[float]) -> None:
-        """Begin with positions that another policy opened: each choice is that of the position held."""
+        """Start with positions that another policy opened: set each choice to the position held."""
         self._reader.follow(list(holdings))
         self._before = self._reader.state().copy()
 
     def state(self) -> dict[str, Any]:
-        """Choices and memory as plain data. Features are not in it: they follow from the bars, observed again."""
+        """Choices and recurrent state as plain data, without features: observing the bars again restores them."""
         return {
             "choices": list(self._reader.state()),
             "before": list(self._before),
@@ -198,19 +198,19 @@ class PolicyRunner:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken, after the same bars were observed. Raises UserError if it does not fit."""
+        """Restore a `state`, after observing the same bars. Raises UserError if it does not fit."""
         try:
             choices, before, memory = list(state["choices"]), list(state["before"]), state["memory"]
             if not len(choices) == len(before) == len(self.symbols):
                 raise ValueError(f"{len(choices)} choices of {len(self.symbols)} symbols")
         except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"This is not the state of a decider: {error!r}.") from error
+            raise UserError(f"This is not the state of a policy runner: {error!r}.") from error
         self.policy.act.set_state(memory)
         self._reader.set_state(choices)
         self._before = before
 
     def _may_trade(self, bars: BarSet) -> list[bool]:
-        """Whether an order may be filled, as far as that is known at the decision."""
+        """Whether an order for each asset can be filled, as far as known at the decision."""
         if self.policy.rules.fill_at == "close":
             return list((bars.present & bars.fillable).tolist())
         return list((self.tape.last_close > 0).tolist())

@@ -1,7 +1,7 @@
-"""The journal of a session: what was decided, ordered, filled and charged, in one SQLite file.
+"""The journal of a session: decisions, orders, fills and charges, in one SQLite file.
 
-It is the only truth after a kill. What belongs together is written in one transaction; orders are in it before they
-are sent. Every other file of a session can be made again from it.
+It is authoritative after a kill. Related changes are written in one transaction, and orders before they are sent. Every
+other file of a session can be rebuilt from it.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ _HEAD = struct.Struct("<qqIIBBH")  # time, closed_at, symbols, bytes of the name
 
 
 def pack_bars(bars: BarSet) -> bytes:
-    """The bars as bytes, as `unpack_bars` reads them."""
+    """The bars as bytes, for `unpack_bars`."""
     names = json.dumps(list(bars.columns)).encode() if bars.columns else b""
     has_spread = bars.half_spread is not None
     tables = [getattr(bars, name) for name in _PRICES]
@@ -65,7 +65,7 @@ def pack_bars(bars: BarSet) -> bytes:
 
 
 def unpack_bars(data: bytes) -> BarSet:
-    """The bars that `pack_bars` wrote; its arrays cannot be changed."""
+    """The bars that `pack_bars` wrote; the arrays are read-only."""
     time, closed_at, n_symbols, n_names, late, has_spread, _ = _HEAD.unpack_from(data)
     at = _HEAD.size
     names = json.loads(data[at : at + n_names]) if n_names else []
@@ -87,13 +87,13 @@ def unpack_bars(data: bytes) -> BarSet:
 
 Event = TypeVar("Event", Fill, Charge)
 BarKind = Literal["warm", "account"]
-"""Whether a bar only warmed features up, or has a row of the ledger."""
+"""warm: the bar only warmed features up. account: it has a row of the ledger."""
 WRITTEN, MISSED, REFUSED = "written", "missed", "refused"
-"""States of an order besides the broker's: not known to have been sent; never sent; never sent because of a guard."""
+"""States of an order in addition to the broker's: possibly not sent; never sent; never sent because of a guard."""
 
 
 class OrderRecord(NamedTuple):
-    """An order as the journal has it. number: of the bar that it was decided at."""
+    """An order in the journal. number: of the bar of its decision."""
 
     request: OrderRequest
     number: int
@@ -103,7 +103,7 @@ class OrderRecord(NamedTuple):
 
 
 class ModelRecord(NamedTuple):
-    """A model that trades from the bar of this number on."""
+    """The model that trades from bar `number` on."""
 
     number: int
     path: str
@@ -112,19 +112,19 @@ class ModelRecord(NamedTuple):
 
 
 class Journal:
-    """An open journal. Bars are numbered from 0, those that only warmed features up included.
+    """An open journal. Bars are numbered from 0, including warm-up bars.
 
-    Whatever is written within `transaction` is there as a whole, or not at all. Every method raises UserError where the
-    disk is full or the file is damaged.
+    A `transaction` is written as a whole or not at all. Every method raises UserError if the disk is full or the file
+    is damaged.
     """
 
     def __init__(self, path: Path, *, durable: bool = True, writes: bool = True) -> None:
-        """Open the file, or make it.
+        """Open the file, or create it.
 
-        writes: otherwise the file must be there, and is only read, as that of a session that may still trade.
+        writes: if False, the file must exist and is only read; the session may still be trading.
 
-        durable: wait for the disk at each commit, so that a power cut loses nothing either; without it, the death of
-        the process still loses nothing. Raises UserError where the file is no journal or cannot be written.
+        durable: wait for the disk at each commit, so that a power cut loses nothing. Without it, a killed process still
+        loses nothing. Raises UserError if the file is not a journal or cannot be written.
         """
         self.path = path
         try:
@@ -153,7 +153,7 @@ class Journal:
 
     @contextlib.contextmanager
     def at_one_time(self) -> Iterator[None]:
-        """Whatever is read within the block is of one moment, also where another process writes meanwhile."""
+        """Read a consistent state within the block, even if another process writes at the same time."""
         self._db.execute("BEGIN")
         try:
             yield
@@ -162,21 +162,21 @@ class Journal:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything that is written within the block, or nothing of it."""
+        """Write everything within the block, or nothing if it fails."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._db.execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:  # a full disk has ended it already
+            if self._db.in_transaction:  # False if a full disk has ended it
                 self._db.execute("ROLLBACK")
             raise
 
     def close(self) -> None:
-        """Close the file; again, it does nothing."""
+        """Close the file; may be called twice."""
         self._db.close()
 
-    # What a session is
+    # Constants of a session
 
     def meta(self, key: str) -> str | None:
         found = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
@@ -188,7 +188,7 @@ class Journal:
     # Bars and the ledger
 
     def add_bar(self, number: int, bars: BarSet, kind: BarKind, *, line: str | None = None) -> None:
-        """A bar, and its line of the ledger where it has one."""
+        """Add a bar, and its line of the ledger if it has one."""
         row = (number, _ns(bars.time), kind, bars.late, pack_bars(bars))
         self._db.execute("INSERT INTO bars VALUES (?, ?, ?, ?, ?)", row)
         if line is not None:
@@ -229,7 +229,7 @@ class Journal:
     def add_orders(
         self, number: int, orders: Iterable[OrderRequest], *, status: str = WRITTEN, reason: str = ""
     ) -> None:
-        """Orders that were decided at a bar; an id that is there already stays as it is."""
+        """Add orders that were decided at a bar; an order whose ID exists is left unchanged."""
         rows = [
             (*o[:1], number, *o[1:6], None if o.targets is None else json.dumps(o.targets), status, 0.0, reason)
             for o in orders
@@ -237,7 +237,7 @@ class Journal:
         self._db.executemany("INSERT OR IGNORE INTO orders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def update_order(self, client_order_id: str, status: str, *, filled: float = 0.0, reason: str = "") -> bool:
-        """What became of an order. Returns whether that was not known before."""
+        """Set the state of an order. Returns whether it changed."""
         changed = self._db.execute(
             "UPDATE orders SET status = ?1, filled_quantity = ?2, reason = ?3 WHERE client_order_id = ?4 "
             "AND (status, filled_quantity, reason) IS NOT (?1, ?2, ?3)",
@@ -265,21 +265,21 @@ class Journal:
     # Money
 
     def add_fill(self, number: int, fill: Fill) -> None:
-        """A fill that became known at the bar of this number; one that is there already stays as it is."""
+        """Add a fill that was received at bar `number`; a fill whose ID exists is left unchanged."""
         self._add("fills", fill, number)
 
     def add_charge(self, number: int, charge: Charge) -> None:
-        """As `add_fill`."""
+        """Add a charge, as `add_fill` does a fill."""
         self._add("charges", charge, number)
 
     def fills(self) -> list[Fill]:
-        """Every fill, in the order in which they became known."""
+        """Every fill, in order of receipt."""
         names = ", ".join(Fill._fields)
         found = self._db.execute(f"SELECT {names} FROM fills ORDER BY number, rowid")
         return [_timed(Fill, row) for row in found]
 
     def charges(self) -> list[Charge]:
-        """Every charge, in the order in which they became known."""
+        """Every charge, in order of receipt."""
         names = ", ".join(Charge._fields)
         found = self._db.execute(f"SELECT {names} FROM charges ORDER BY number, rowid")
         return [_timed(Charge, row) for row in found]
@@ -290,7 +290,7 @@ class Journal:
         self._db.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({places})", values)
 
     def charges_by_bar(self) -> list[tuple[int, Charge]]:
-        """Every charge, with the number of the bar in whose row of the ledger it is."""
+        """Every charge, with the number of the bar whose row of the ledger includes it."""
         numbers = [int(n) for (n,) in self._db.execute("SELECT number FROM charges ORDER BY number, rowid")]
         return list(zip(numbers, self.charges(), strict=True))
 
@@ -300,18 +300,18 @@ class Journal:
     # Models, snapshots and the log
 
     def add_model(self, number: int, path: str, version: str | None, why: str) -> None:
-        """The model that trades from the bar of this number on."""
+        """Record the model that trades from bar `number` on."""
         self._db.execute("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", (number, path, version, why))
 
     def models(self) -> list[ModelRecord]:
         return [ModelRecord(*row) for row in self._db.execute("SELECT * FROM models ORDER BY number")]
 
     def set_snapshots(self, texts: Mapping[str, str]) -> None:
-        """Fields of the session's state, as JSON by their keys; floats keep their bits. See `SessionState`."""
+        """Save fields of the session's state as JSON, by key; floats keep their bits. See `SessionState`."""
         self._db.executemany("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", list(texts.items()))
 
     def snapshots(self) -> dict[str, Any]:
-        """The fields that were written last, as plain data by their keys."""
+        """The saved fields as plain data, by key."""
         return {str(name): json.loads(text) for name, text in self._db.execute("SELECT name, state FROM snapshots")}
 
     def add_log_lines(self, lines: Iterable[str]) -> None:

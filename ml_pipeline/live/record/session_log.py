@@ -1,7 +1,7 @@
-"""live.jsonl: what happened in a session, one JSON object per line.
+"""live.jsonl: the events of a session, one JSON object per line.
 
 Every event has `event`, `at` (UTC, by this machine's clock) and `bar` (the time of its bar, or null).
-Lines are kept in the journal as well, so that a file that was torn can be made whole.
+The lines are also in the journal, so that an incomplete file can be repaired.
 
 start: model, version, broker, symbols, settings
 decision: equity, cash, positions, weights, action, targets, latency_ms, model
@@ -10,8 +10,8 @@ update: client_order_id, symbol, status, filled_quantity, reason
 fill: client_order_id, symbol, quantity, price, costs, exit, decided_close, delay_s
 charge: amount, what, days
 refusal: guard, symbol, value, limit, sentence
-gap, correction, late, missed, alert, difference, broker_away, broker_back: sentence, and what it is about
-model: from, to, why. retrain: state and its figures. stop: why, flat
+gap, correction, late, missed, alert, difference, broker_away, broker_back: sentence, and fields of the event
+model: from, to, why. retrain: state and figures. stop: why, flat
 """
 
 import json
@@ -47,7 +47,7 @@ EVENTS: tuple[str, ...] = get_args(Event)
 
 
 def event_line(event: Event, bar: np.datetime64 | None, values: Mapping[str, Any]) -> str:
-    """The line of an event that happens now, without its end.
+    """The line of an event that happens now, without a line end.
 
     >>> line = event_line("late", np.datetime64("2024-03-01T09:30"), {"equity": float("nan")})
     >>> {name: value for name, value in json.loads(line).items() if name != "at"}
@@ -59,7 +59,7 @@ def event_line(event: Event, bar: np.datetime64 | None, values: Mapping[str, Any
 
 
 def time_text(time: np.datetime64) -> str:
-    """A time as JSON holds it: to the second, or finer where it has a fraction.
+    """A time as text for JSON: to the second, or finer if it has a fraction.
 
     >>> time_text(np.datetime64("2024-03-01T09:30:00.250"))
     '2024-03-01T09:30:00.250'
@@ -72,7 +72,7 @@ def time_text(time: np.datetime64) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Values as JSON can hold them: lists for arrays, text for times, null for what is not finite."""
+    """Values for JSON: lists for arrays, text for times, null for numbers that are not finite."""
     if isinstance(value, np.ndarray | np.generic) and not isinstance(value, np.datetime64):
         value = value.tolist()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a session writes down: its journal first, then the files that grow with it."""
+"""Record a session: first in its journal, then in the files that are derived from it."""
 
 import contextlib
 import itertools
@@ -26,14 +26,14 @@ from ml_pipeline.trading.market.timeframes import Timing
 
 
 class GrowingFile(AppendedFile):
-    """A file of lines that the journal holds as well."""
+    """A file of lines that are also in the journal."""
 
-    remedy = "make room, then start the session again"
+    remedy = "make room, then restart the session"
 
     def __init__(self, path: Path, lines: Iterable[str]) -> None:
-        """Open the file, after making it hold these lines, with their ends, and nothing else.
+        """Make the file contain exactly these lines, with their ends, and open it.
 
-        So a file that a kill left torn or cut is whole again. Raises UserError where it cannot be written.
+        This repairs a file that a kill left incomplete. Raises UserError if it cannot be written.
         """
         self.path = path
         try:
@@ -47,7 +47,7 @@ class GrowingFile(AppendedFile):
 
 
 def _holds(path: Path, lines: Iterable[str]) -> bool:
-    """Whether the file is there and holds exactly these lines."""
+    """Whether the file exists and contains exactly these lines."""
     try:
         with TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
             return all(file.read(len(line)) == line for line in lines) and not file.read(1)
@@ -56,9 +56,9 @@ def _holds(path: Path, lines: Iterable[str]) -> bool:
 
 
 class LedgerLines:
-    """Makes the lines of ledger.csv, one bar at a time, as an evaluation writes them.
+    """Formats the lines of ledger.csv, one bar at a time, as an evaluation writes them.
 
-    The columns are those of a `LedgerRecorder` of the same arguments. costs_paid: of all lines so far.
+    The columns are those of a `LedgerRecorder` with the same arguments. costs_paid: sum over all lines so far.
     """
 
     def __init__(self, symbols: Sequence[str], *, quotes: bool, exits: bool, by_day: bool) -> None:
@@ -80,10 +80,10 @@ class LedgerLines:
 
 
 class BarLines:
-    """Makes the lines of bars.csv, in the form that `train --data` reads: one line per symbol that has a bar.
+    """Formats the lines of bars.csv, in the format that `train --data` reads: one line per symbol that has a bar.
 
-    The name of the time column says whether bars open or close there. Quotes are written as bid and ask around the
-    close; the journal has their half-spread to the bit.
+    The name of the time column shows whether times are opens or closes. Quotes are written as bid and ask around the
+    close; the journal has the exact half-spread.
     """
 
     def __init__(self, symbols: Sequence[str], timing: Timing, *, quotes: bool, columns: Sequence[str]) -> None:
@@ -98,7 +98,7 @@ class BarLines:
         return ",".join([*names, *map(_cell, self._columns)]) + "\n"
 
     def lines(self, bars: BarSet) -> str:
-        """The lines of one time; empty where no symbol has a bar."""
+        """The lines of one time; empty if no symbol has a bar."""
         time = str(bars.time.astype("datetime64[ns]")).replace("T", " ").rstrip("0").rstrip(".")
         time = time if "." in time else str(bars.time.astype("datetime64[s]")).replace("T", " ")
         tables = [bars.open, bars.high, bars.low, bars.close, bars.volume]
@@ -115,7 +115,7 @@ class BarLines:
         )
 
     def file_lines(self, bars: Iterable[BarSet]) -> Iterator[str]:
-        """The whole file."""
+        """The lines of the whole file."""
         yield self.header()
         for each in bars:
             yield self.lines(each)
@@ -127,9 +127,9 @@ def _cell(text: str) -> str:
 
 
 def write_status(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a file of JSON anew, so that a reader sees the old one or the new one, and never half of it.
+    """Replace a JSON file atomically: readers see the old or the new one, never a part of it.
 
-    It does not wait for the disk: the journal has what matters. A disk that is full costs the file, not the session.
+    It does not wait for the disk, since the journal has the data. A full disk costs the file, not the session.
     """
     temporary = path.with_name(f"{path.name}.tmp")
     try:
@@ -148,10 +148,9 @@ Tell = Callable[[str, np.datetime64 | None, Mapping[str, Any]], None]
 
 
 class SessionRecord:
-    """The journal of a session, its state, log, tables and status, kept in step.
+    """The journal of a session, and its state, log, tables and status, kept consistent.
 
-    Files that a kill left torn are made whole when it is opened. say: told one sentence for each thing that a person
-    should see.
+    Opening it repairs files that a kill left incomplete. say: called with each message for the user.
     """
 
     def __init__(
@@ -166,9 +165,9 @@ class SessionRecord:
         say: Say = lambda sentence: None,
         tell: Tell = lambda event, bar, values: None,
     ) -> None:
-        """tell: called with each event once it is in the journal, for alerts.
+        """tell: called with each event after it is in the journal, for alerts.
 
-        ledger: `exits` and `by_day` of `LedgerLines`; whether there are quotes is known with the first bar.
+        ledger: `exits` and `by_day` of `LedgerLines`; the first bar shows whether there are quotes.
         """
         self.folder = folder
         self.journal = journal
@@ -180,7 +179,7 @@ class SessionRecord:
         self.latencies_ms: deque[float] = deque(maxlen=_LATENCIES)
         self._symbols, self._timing, self._of_ledger = tuple(symbols), timing, dict(ledger)
         self._pending: list[str] = []
-        self._rows: list[tuple[str, str]] = []  # the line of the ledger and the lines of the bars, of this transaction
+        self._rows: list[tuple[str, str]] = []  # (line of the ledger, lines of the bars) of this transaction
         self._status_at = -_STATUS_EVERY_S
         self._log = GrowingFile(folder / LOG_FILE, (f"{line}\n" for line in journal.log_lines()))
         self._tables: tuple[LedgerLines, BarLines, GrowingFile, GrowingFile] | None = None
@@ -189,8 +188,8 @@ class SessionRecord:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is logged and written within the block is in the journal as a whole, with the session's state; then it
-        is in the files."""
+        """Write everything that the block records, and the session's state, to the journal at once, then to the
+        files."""
         costs_paid = self._tables[0].costs_paid if self._tables else 0.0
         try:
             with self.journal.transaction():
@@ -216,23 +215,23 @@ class SessionRecord:
         self._untold.clear()
 
     def log(self, event: Event, bar: np.datetime64 | None = None, /, **values: Any) -> None:
-        """An event of this transaction. A `sentence` is told to the person as well."""
+        """Log an event within a transaction. The user also sees its `sentence`."""
         self._pending.append(event_line(event, bar, values))
         self._untold.append((event, bar, values))
 
     def log_now(self, event: Event, bar: np.datetime64 | None = None, /, **values: Any) -> None:
-        """An event by itself."""
+        """Log an event in a transaction of its own."""
         with self.transaction():
             self.log(event, bar, **values)
 
     def note_undelivered(self, sentence: str) -> None:
-        """An alert that did not reach its receiver; it is told there by no other alert."""
+        """Log an alert that was not delivered, without sending another alert about it."""
         with self.transaction():
             self._pending.append(event_line("alert", None, {"sentence": sentence}))
         self.say(sentence)
 
     def add_bar(self, number: int, bars: BarSet, row: LedgerRow | None) -> None:
-        """The next bar, and its row of the ledger; None where it only warmed features up. Within a transaction."""
+        """Record the next bar and its row of the ledger (None for a warm-up bar), within a transaction."""
         if self._tables is None:
             self._begin_tables(bars)
         assert self._tables is not None
@@ -248,7 +247,7 @@ class SessionRecord:
         return None if columns is None else bool(columns["quotes"])
 
     def write_status(self, values: Callable[[], Mapping[str, Any]], decision: Mapping[str, Any] | None) -> None:
-        """Rewrite live.json and decision.json, unless that was done a moment ago."""
+        """Rewrite live.json and decision.json, unless they were written a moment ago."""
         if (now := time.monotonic()) - self._status_at >= _STATUS_EVERY_S:
             self._status_at = now
             self.write_status_now(values(), decision)
@@ -266,7 +265,7 @@ class SessionRecord:
         return {"median": round(median, 3), "p99": round(p99, 3)}
 
     def close(self) -> None:
-        """Close every file; again, it does nothing."""
+        """Close every file; may be called twice."""
         self._log.close()
         for file in self._tables[2:] if self._tables else ():
             file.close()

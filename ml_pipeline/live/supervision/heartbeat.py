@@ -1,7 +1,7 @@
-"""The heartbeat of a session: a file that is touched while its loop goes round, and how others read it.
+"""The heartbeat of a session: a file that is touched while its loop runs, and the function that reads it.
 
-systemd hears it as well, if it started the session: by datagrams to the socket that NOTIFY_SOCKET names, as
-sd_notify(3) describes.
+If systemd started the session, it also gets the heartbeat, as datagrams to the socket in NOTIFY_SOCKET (see
+sd_notify(3)).
 """
 
 import contextlib
@@ -28,38 +28,38 @@ class ServiceManager:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = environment.get("NOTIFY_SOCKET") or None
         self.watchdog_s = _watchdog_s(environment) if self._address else None
-        """Within so many seconds it wants a sign of life, or starts the process anew; None: it does not watch."""
+        """Watchdog timeout in seconds, after which it restarts the process; None: no watchdog."""
 
     def ready(self) -> None:
         """The session trades."""
         self._send("READY=1")
 
     def alive(self) -> None:
-        """A sign of life for its watchdog."""
+        """Reset the watchdog."""
         if self.watchdog_s is not None:
             self._send("WATCHDOG=1")
 
     def says(self, sentence: str) -> None:
-        """A line for `systemctl status`."""
+        """Set the line that `systemctl status` shows."""
         self._send(f"STATUS={in_one_line(sentence)}")
 
     def stopping(self) -> None:
-        """The session ends."""
+        """The session is ending."""
         self._send("STOPPING=1")
 
     def _send(self, text: str) -> None:
         if self._address is None or not hasattr(socket, "AF_UNIX"):
             return
-        # A name that begins with @ is in the abstract namespace, where a zero byte stands for it.
+        # An address that begins with @ is in the abstract namespace, where the @ is a zero byte.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)  # a manager that does not read must not hold up trading
+            sender.setblocking(False)  # a manager that does not read must not block trading
             sender.connect(address)
             sender.send(text.encode())
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float | None:
-    """As WATCHDOG_USEC says, where WATCHDOG_PID names this process or none."""
+    """WATCHDOG_USEC in seconds, if WATCHDOG_PID is unset or names this process."""
     try:
         pid = int(environment.get("WATCHDOG_PID") or os.getpid())
         micros = int(environment.get("WATCHDOG_USEC") or 0)
@@ -72,11 +72,11 @@ _MOST_BYTES = 10_000
 
 
 class Heartbeat:
-    """Touches the file every few seconds from a thread, and tells the service manager, while the loop shows life.
+    """Touches the file and notifies the service manager every few seconds, from a thread, while the loop runs.
 
-    The loop calls `beat` each time round. Where it did not for `patience_s`, because it hangs, the thread is silent:
-    the file grows old, and systemd's watchdog starts the process anew. As a context manager it begins and ends with
-    the session; `close` may be called twice.
+    The loop calls `beat` in each round. If it does not for `patience_s`, because it hangs, the thread stops: the file
+    gets old and systemd's watchdog restarts the process. Use it as a context manager around the session; `close` may
+    be called twice.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Heartbeat:
         self._path = folder / HEARTBEAT_FILE
         self._manager = ServiceManager() if manager is None else manager
         watchdog_s = self._manager.watchdog_s
-        # Three signs of life fit into the watchdog's time, so that it does not end a process for a late one.
+        # Three beats per watchdog timeout, so that one late beat does not end the process.
         self._every_s = every_s if watchdog_s is None else min(every_s, watchdog_s / 3)
         self._patience_s = patience_s
         self._last = time.monotonic()
@@ -98,7 +98,7 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Heartbeat":
-        """Write the file. Raises UserError where it cannot be written."""
+        """Write the file. Raises UserError if it cannot be written."""
         try:
             with written_whole(self._path, "w", encoding="utf-8") as file:
                 json.dump(this_process()._asdict(), file)
@@ -116,11 +116,11 @@ class Heartbeat:
         self.close()
 
     def beat(self) -> None:
-        """The loop goes round; costs nothing."""
+        """Called once per round of the loop; costs nothing."""
         self._last = time.monotonic()
 
     def close(self) -> None:
-        """Touch no more. The file stays, and says when the process was last seen."""
+        """Stop touching the file. It stays, and its time is the last sign of life."""
         if self._thread is not None:
             self._manager.stopping()
             self._ends.set()
@@ -140,9 +140,9 @@ class Heartbeat:
 
 
 class Pulse(NamedTuple):
-    """What a heartbeat tells. age_s: since the loop last showed life, by this machine's clock.
+    """A heartbeat as read from its file. age_s: seconds since the last beat, by this machine's clock.
 
-    alive: whether the process still runs; None where that cannot be known from here, as on another machine.
+    alive: whether the process still runs; None if unknown, for example if it runs on another machine.
     """
 
     age_s: float
@@ -150,7 +150,7 @@ class Pulse(NamedTuple):
     alive: bool | None
 
     def in_words(self, *, late_s: float = 60.0) -> str:
-        """How the process is, for people.
+        """The state of the process, in words.
 
         >>> Pulse(3.2, ProcessIdentity("host", 7, None, None), True).in_words()
         'process 7 on host runs; its last heartbeat was 3 s ago'
@@ -165,7 +165,7 @@ class Pulse(NamedTuple):
 
 
 def read_pulse(folder: Path) -> Pulse | None:
-    """The heartbeat of the session in a folder; None where there is none, or the file holds something else."""
+    """The heartbeat of the session in a folder; None if there is none, or the file is invalid."""
     try:
         with open_regular(folder / HEARTBEAT_FILE) as file:
             touched = os.fstat(file.fileno()).st_mtime

@@ -1,6 +1,6 @@
-"""The kill switch of a session: the file `request` in its folder, and calls from Python.
+"""Requests to stop or flatten a session: the file `request` in its folder, and calls from Python.
 
-A request waits until the session has done it, so that a process that is killed meanwhile finds it when it starts again.
+A request remains until the session has done it. If the process is killed before, its next start finds the request.
 """
 
 import contextlib
@@ -17,21 +17,21 @@ from ml_pipeline.runtime.files import alone, open_regular, written_whole
 
 Asked = Literal["stop", "flatten"]
 _MOST_BYTES = 1_000
-# A file that somebody writes by hand is empty for a moment.
+# A file written by hand is empty for a moment.
 _LOOKS, _BETWEEN_LOOKS_S = 5, 0.02
 
 
 class Request(NamedTuple):
-    """What a session is asked for: to stop and hold its positions, or to close them all and stop. why: a sentence."""
+    """A request to stop and hold positions, or to close them all and stop. why: a sentence."""
 
     what: Asked
     why: str
 
 
 def ask(folder: Path, what: Asked) -> None:
-    """Ask the session of a folder to stop or to flatten; it does so within a second or so, and then ends.
+    """Ask the session in a folder to stop or to flatten; it begins within about a second, and then ends.
 
-    A stop does not take back a request to flatten. Raises UserError where the folder is missing or cannot be written.
+    A stop does not replace an earlier request to flatten. Raises UserError if the folder is missing or not writable.
     """
     check_choice("request", what, get_args(Asked))
     if not folder.is_dir():
@@ -49,20 +49,20 @@ def ask(folder: Path, what: Asked) -> None:
 
 
 class Requests:
-    """What is asked of the session in a folder, by anybody."""
+    """The requests to the session in a folder, from this and other processes."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / REQUEST_FILE
         self._asked: dict[Asked, str] = {}
 
     def ask(self, what: Asked, why: str) -> None:
-        """Ask from this process. Takes no lock, so that a signal handler and any thread may call it."""
+        """Make a request from this process. Takes no lock, so signal handlers and any thread may call it."""
         self._asked.setdefault(what, why)
 
     def poll(self) -> Request | None:
-        """What is asked, at the cost of one stat where nothing is; to flatten counts before to stop.
+        """The current request, or None; costs one stat call if there is none. Flatten takes precedence over stop.
 
-        It is asked until `done`. A file that holds something else asks to stop, and the sentence tells so.
+        It is returned until `done`. A file with any other content is a request to stop, and `why` quotes it.
         """
         found = self._from_file()
         if found is not None and found.what == "flatten":
@@ -73,9 +73,9 @@ class Requests:
         return found
 
     def done(self, what: Asked) -> Request | None:
-        """Note that the session did it, so that the next one does not; a request to flatten that came meanwhile.
+        """Remove a request that the session has done, so that the next start does not repeat it.
 
-        Raises UserError where the file cannot be removed.
+        Returns a request to flatten that arrived after a stop. Raises UserError if the file cannot be removed.
         """
         left = self.poll()
         if what == "stop" and left is not None and left.what == "flatten":
@@ -89,7 +89,7 @@ class Requests:
         except OSError as error:
             path = shown_path(self._path)
             raise UserError(
-                f"{path} cannot be removed: {error.strerror}; remove it before the session starts again."
+                f"{path} cannot be removed: {error.strerror}; remove it before you restart the session."
             ) from error
         return None
 
@@ -99,21 +99,21 @@ class Requests:
         path = shown_path(self._path)
         try:
             word = _settled_word_in(self._path)
-        except FileNotFoundError:  # somebody took it back
+        except FileNotFoundError:  # removed in the meantime
             return None
         except OSError as error:
-            return Request("stop", f"{path} cannot be read ({error.strerror}), which is taken as a request to stop.")
+            return Request("stop", f"{path} cannot be read ({error.strerror}), which counts as a request to stop.")
         if word == "flatten":
-            return Request("flatten", "Asked to close all positions and to stop.")
+            return Request("flatten", "A user requested to close all positions and stop.")
         if word == "stop":
-            return Request("stop", "Asked to stop.")
+            return Request("stop", "A user requested a stop.")
         return Request(
-            "stop", f'{path} holds "{in_one_line(word, 40)}" in place of stop or flatten, which is taken as stop.'
+            "stop", f'{path} contains "{in_one_line(word, 40)}", not stop or flatten, which counts as a stop.'
         )
 
 
 def _settled_word_in(path: Path) -> str:
-    """What a file says, once it says something that is asked for, or still does not after a tenth of a second."""
+    """The word in a file, read again for up to a tenth of a second until it is a known request."""
     word = _word_in(path)
     for _ in range(_LOOKS):
         if word in get_args(Asked):
@@ -124,6 +124,6 @@ def _settled_word_in(path: Path) -> str:
 
 
 def _word_in(path: Path) -> str:
-    """What a file says, without blanks and in small letters. Raises OSError where it cannot be read."""
+    """The content of a file, stripped and in lower case. Raises OSError if it cannot be read."""
     with open_regular(path, follow_links=False) as file:
         return file.read(_MOST_BYTES).decode(errors="replace").strip().lower()

@@ -89,10 +89,10 @@ def test_what_cannot_trade_one_account_is_refused_in_a_sentence(tmp_path):
         per_symbol := replace(TRADING, per_symbol=True), accounts=traded_markets(per_symbol, {"A": ONE, "B": ONE})
     )
     folder, *_ = saved_policy(tmp_path / "each", change=lambda saved: saved.update(task=each.state()))
-    with pytest.raises(UserError, match="trained with per_symbol, an account for each symbol"):
+    with pytest.raises(UserError, match="trained with per_symbol, one account for each symbol"):
         load_deployed_policy(folder)
     folder, *_ = saved_policy(tmp_path / "pole", change=lambda saved: saved["config"].update(env_id="CartPole-v1"))
-    with pytest.raises(UserError, match="is a policy of CartPole-v1, which is no market"):
+    with pytest.raises(UserError, match="is a policy for CartPole-v1, not for a market"):
         load_deployed_policy(folder)
     with pytest.raises(UserError, match=r"has no best\.pt"):
         load_deployed_policy(tmp_path)
@@ -102,7 +102,7 @@ def test_a_scaler_of_other_features_is_refused(tmp_path):
     folder, *_ = saved_policy(tmp_path / "run", TWO, replace(TRADING, features=("rsi_3", "time_of_day")))
     folder, *_ = saved_policy(tmp_path / "run", TWO, change=lambda saved: saved["task"].update(features=["rsi_3"]))
     decider = PolicyRunner(load_deployed_policy(folder), TWO.symbols, TWO.timing)
-    with pytest.raises(UserError, match="The scaler is of 4 features, but there are 2"):
+    with pytest.raises(UserError, match="The scaler has 4 features, but there are 2"):
         decider.observe(next(bar_sets_of(TWO)))
 
 
@@ -142,7 +142,7 @@ def test_a_policy_that_gives_nan_trades_nothing_and_forgets_it(tmp_path, action_
     for weight in weights:
         weight.data.fill_(np.nan)
     deployed.act.policy.refresh()
-    with pytest.raises(ImpossibleAction, match="network gave NaN"):
+    with pytest.raises(ImpossibleAction, match="network returned NaN"):
         decider.decide([0.0])
     assert decider.state() == before
     for weight, value in zip(weights, kept, strict=True):
@@ -220,9 +220,9 @@ def test_a_short_that_the_new_model_cannot_want_is_closed_by_any_choice(tmp_path
 @pytest.mark.parametrize("state", [{}, {"choices": [1, 1], "before": [1], "memory": None}, {"choices": 3}])
 def test_a_state_of_something_else_is_refused(tmp_path, state):
     decider = ready(load_deployed_policy(saved_policy(tmp_path / "run")[0]))
-    with pytest.raises(UserError, match="not the state of a decider"):
+    with pytest.raises(UserError, match="not the state of a policy runner"):
         decider.set_state(state)
-    with pytest.raises(UserError, match="policy with another memory"):
+    with pytest.raises(UserError, match="policy with another recurrent state"):
         decider.set_state({"choices": [1], "before": [1], "memory": [0.5]})
 
 

@@ -73,7 +73,7 @@ def test_a_correction_is_told_and_changes_no_decision(tmp_path, replay):
     folder = trade(model, tmp_path / "live", prices, next_item=corrected).folder
 
     (told,) = events_of(folder, "correction")
-    assert "was corrected; what was decided on it stays" in told["sentence"]
+    assert "was corrected; earlier decisions are unchanged" in told["sentence"]
     assert (folder / LEDGER_FILE).read_bytes() == backtest(model, prices, tmp_path / "expected.csv")
 
 

@@ -160,7 +160,7 @@ def test_an_account_that_is_not_flat_is_refused_with_its_table(tmp_path, replay)
         def account(self):
             return AccountState(5_000.0, 10_000.0, 5_000.0, {"A": 7.0, "OTHER": 0.0})
 
-    with pytest.raises(UserError, match=r"(?s)is not flat.*A +7.*--take-over"):
+    with pytest.raises(UserError, match=r"(?s)already holds positions.*A +7.*--take-over"):
         trade(model, tmp_path / "live", prices, broker_class=Holding)
 
 
@@ -329,7 +329,7 @@ def test_the_status_is_one_screen(tmp_path, replay):
     assert "it has finished" in lines[0]
     assert any(line.startswith("equity") for line in lines)
     assert len(lines) <= 24
-    with pytest.raises(UserError, match=r'holds no session "NAM".*NAME'):
+    with pytest.raises(UserError, match=r'has no session "NAM".*NAME'):
         find_session(tmp_path / "live", "NAM")
 
 
@@ -353,7 +353,7 @@ def test_a_start_by_mistake_leaves_the_session_as_it_was(tmp_path, replay):
     write_prices(tmp_path / "other.csv", ["B"])
     other = deploy(tmp_path / "other", ["B"])
 
-    with pytest.raises(UserError, match="trades symbols"):
+    with pytest.raises(UserError, match="has symbols"):
         trade(other, tmp_path / "live", tmp_path / "other.csv")
 
     assert (folder / "state.json").read_bytes() == before

@@ -39,7 +39,7 @@ def test_what_is_asked_is_asked_until_it_is_done(tmp_path, word):
 @pytest.mark.parametrize("text", ["stop", "STOP\n", "  Stop \r\n"])
 def test_a_request_may_be_written_by_hand(tmp_path, text):
     (tmp_path / REQUEST_FILE).write_text(text)
-    assert Requests(tmp_path).poll() == ("stop", "Asked to stop.")
+    assert Requests(tmp_path).poll() == ("stop", "A user requested a stop.")
     (tmp_path / REQUEST_FILE).write_text(text.lower().replace("stop", "Flatten"))
     assert what(tmp_path) == "flatten"
 
@@ -49,7 +49,7 @@ def test_what_is_not_understood_stops_and_is_told(tmp_path, data):
     (tmp_path / REQUEST_FILE).write_bytes(data)
     found = Requests(tmp_path).poll()
     assert found.what == "stop"
-    assert "in place of stop or flatten, which is taken as stop" in found.why
+    assert "not stop or flatten, which counts as a stop" in found.why
     assert len(found.why) < 300
     assert "\n" not in found.why
 
@@ -72,7 +72,7 @@ def test_what_is_no_file_stops(tmp_path, make):
 def test_a_file_that_cannot_be_removed_is_told(tmp_path):
     (tmp_path / REQUEST_FILE).mkdir()
     (tmp_path / REQUEST_FILE / "more").touch()
-    with pytest.raises(UserError, match="remove it before the session starts again"):
+    with pytest.raises(UserError, match="remove it before you restart the session"):
         Requests(tmp_path).done("stop")
 
 
