@@ -1,7 +1,7 @@
-"""Who of a group of ranks is gone, as the side channel tells, or has not come to an exchange, as the store tells.
+"""Finding the ranks that are gone, by the side channel, or that are missing from an exchange, by the store.
 
-torch keeps its connections to itself. So they are found among the sockets of this process, on Linux: to let them end if
-the other machine cannot be reached, and to cut them if a rank is gone.
+torch does not give access to its connections. On Linux they are found among the sockets of this process, so that they
+end if the other machine cannot be reached, and can be cut if a rank is gone.
 """
 
 import contextlib
@@ -17,18 +17,18 @@ from ml_pipeline.models.rl.ranks import Member, RankLost, described
 
 FOLLOWED = "it lost another rank"
 """The reason of a rank that ended because of another one."""
-_NOTICE_S = 2.0  # how long one of torch and the side channel may know of a loss before the other
+_NOTICE_S = 2.0  # torch and the side channel may notice a loss this far apart
 _LOOK_S = 2e-3
-_PLACE_IN_SOURCE = re.compile(r"^\[\S+:\d+\] ")  # of torch's C++
-_ADVICE = " This is typically caused by "  # of gloo, which goes on for three sentences
+_PLACE_IN_SOURCE = re.compile(r"^\[\S+:\d+\] ")  # in torch's C++ code
+_ADVICE = " This is typically caused by "  # starts three sentences of advice in gloo's errors
 _REMEDY = "start all ranks again from the last checkpoint, and look for the reason in the output of that one"
 
 
 class LostRanks:
-    """What one rank knows of the others' ends. `note` listens to the side channel."""
+    """The other ranks that this rank knows to be gone. `note` receives the messages of the side channel."""
 
     def __init__(self, store: Any, rank: int, members: Sequence[Member]) -> None:
-        """store: torch's, where each rank notes how many exchanges it has come to."""
+        """store: the store of torch, where each rank counts the exchanges that it has reached."""
         self._store = store
         self._rank = rank
         self._members = members
@@ -40,26 +40,27 @@ class LostRanks:
         return bool(self._lost)
 
     def note(self, sender: int, message: Message) -> None:
-        """Hear a message of the side channel."""
+        """Receive a message of the side channel."""
         if "lost" in message and message["lost"] != self._rank:
             self._lost.setdefault(message["lost"], message["why"])
 
     def check(self) -> None:
-        """Raise RankLost where another rank is known to be gone."""
+        """Raise RankLost if another rank is known to be gone."""
         if self._lost:
             raise RankLost(f"{self._who_is_gone()}; {_REMEDY}.")
 
     def arrive(self) -> None:
-        """Tell the store that this rank comes to its next exchange. Raises RuntimeError where the store is gone."""
+        """Record in the store that this rank reached its next exchange. Raises RuntimeError if the store is gone."""
         self._n_exchanges += 1
         self._store.set(f"arrived/{self._rank}", str(self._n_exchanges))
 
     def error(self, what: str, error: RuntimeError, *, waited_s: float, timeout_s: float) -> RankLost:
-        """What to raise where torch raised: by then the channel knows who is gone, or the store who has not come.
+        """The error to raise after torch raised `error` in an exchange; it names the ranks that are gone or late.
 
-        waited_s: how long the exchange had waited, which had timeout_s.
+        waited_s: how long the exchange had waited, out of timeout_s.
         """
-        late = "" if self._is_known() else self._who_is_late(waited_s, timeout_s)  # the store's process waits below
+        # First, because the process of the store may end while this rank waits below.
+        late = "" if self._is_known() else self._who_is_late(waited_s, timeout_s)
         deadline = time.monotonic() + _NOTICE_S
         while not self._is_known() and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -70,7 +71,7 @@ class LostRanks:
         )
 
     def _is_known(self) -> bool:
-        """Whether the channel told who was lost first."""
+        """Whether the side channel has reported the rank that was lost first."""
         return any(why != FOLLOWED for why in self._lost.copy().values())
 
     def _who_is_gone(self) -> str:
@@ -82,11 +83,11 @@ class LostRanks:
     def _who_is_late(self, waited_s: float, timeout_s: float) -> str:
         try:
             late = [rank for rank in range(len(self._members)) if self._n_arrived(rank) < self._n_exchanges]
-        except RuntimeError:  # the store is gone with the process that held it
+        except RuntimeError:  # the process that held the store has ended
             return "the process that holds the group's store is gone"
         if not late and waited_s < timeout_s:
             return "the connection to a rank broke"
-        if not late:  # one of them stopped after it came
+        if not late:  # a rank stopped within the exchange
             others = [rank for rank in range(len(self._members)) if rank != self._rank]
             one_of = "" if len(others) == 1 else "one of "
             return f"{one_of}{described(self._members, others)} did not answer within {timeout_s:g} s"
@@ -101,12 +102,12 @@ class LostRanks:
 
 
 def first_line(error: BaseException) -> str:
-    """Of what an error says; its class where it says nothing."""
+    """The first line of an error's message, or its class if the message is empty."""
     return next(iter(str(error).splitlines()), type(error).__name__).strip()
 
 
 def told_by_torch(error: BaseException) -> str:
-    """What torch says of an exchange, without the place in its own source and gloo's advice.
+    """The message of an error of torch, without the position in its source and without gloo's advice.
 
     >>> error = "[/torch/gloo/pair.cc:537] Read error: Connection reset by peer. This is typically caused by bugs."
     >>> told_by_torch(RuntimeError(error))
@@ -119,11 +120,11 @@ _FOLDER = "/proc/self/fd"
 
 
 def open_sockets() -> dict[str, int]:
-    """File descriptors by the name that the kernel gives their sockets."""
+    """The sockets of this process: from their names in the kernel to file descriptors."""
     found = {}
     with contextlib.suppress(OSError):
         for name in os.listdir(_FOLDER):
-            with contextlib.suppress(OSError):  # it was closed meanwhile
+            with contextlib.suppress(OSError):  # the file was closed meanwhile
                 target = os.readlink(f"{_FOLDER}/{name}")
                 if target.startswith("socket:"):
                     found[target] = int(name)
@@ -132,7 +133,7 @@ def open_sockets() -> dict[str, int]:
 
 @contextlib.contextmanager
 def sockets_opened() -> Iterator[set[str]]:
-    """The names of the sockets that this process opened within the block; filled at its end."""
+    """The names of the sockets that this process opens within the block; the set is filled at the end of the block."""
     opened: set[str] = set()
     others = open_sockets().keys()
     try:
@@ -142,17 +143,17 @@ def sockets_opened() -> Iterator[set[str]]:
 
 
 def watch(names: Collection[str]) -> None:
-    """Let the connections of these sockets end when the other machine cannot be reached."""
+    """Make the connections of these sockets end if the other machine cannot be reached."""
     _each(names, end_when_unreachable)
 
 
 def cut(names: Collection[str]) -> None:
-    """End the connections of these sockets: who waits for them is told at once. Those that listen stay as they are."""
+    """End the connections of these sockets, so that calls waiting for them return. Listening sockets stay open."""
     _each(names, lambda connection: connection.shutdown(socket.SHUT_RDWR))
 
 
 def _each(names: Collection[str], function: Callable[[socket.socket], object]) -> None:
-    """Call a function with each of these sockets that is a TCP connection."""
+    """Call the function with each TCP connection among these sockets."""
     for name, descriptor in open_sockets().items():
         if name in names:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:

@@ -1,4 +1,4 @@
-"""A group of ranks over torch.distributed, started by torchrun or by anything that sets its environment variables."""
+"""A group of ranks over torch.distributed, started by torchrun or another launcher with its environment variables."""
 
 import contextlib
 import json
@@ -33,23 +33,24 @@ from ml_pipeline.runtime.rank_variables import rank_and_size
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PREFIX = "ml_pipeline"
 _LOOPBACK = "127.0.0.1"
-_MEETING_S = 60.0  # for processes of one machine that were started and have imported all; else one that is killed right
-# then would be waited for as long as for the slowest step
+# For processes of one machine that have started and imported everything. Without this limit, the group would wait for
+# a process that is killed at that time as long as for the slowest step.
+_MEETING_S = 60.0
 _SHORTEST_NAP_S, _LONGEST_NAP_S = 2e-5, 2e-3
-_ABANDONED_S = 2.0  # how long torch may still wait for a rank that the side channel knows to be gone
-_LATER_S = 30.0  # than ours torch's own time is over, after which nccl ends the process without a word
+_ABANDONED_S = 2.0  # how long torch may wait for a rank that the side channel reported as gone
+_LATER_S = 30.0  # torch's own limit is this much longer; at that limit, nccl ends the process without a message
 
 
 class RankGroup:
-    """This process as one of the ranks; `join` makes it.
+    """This process as one rank of a group; call `join` to make it.
 
-    What an exchange costs: a message to the store (1.4 us, not waited for), then one round of gloo's for the sizes and
-    one for the payloads. Two processes of a busy machine with two cores take 1.3 ms for a few bytes of each, 2.7 ms for
-    1 MB of each; on a network the time that the bytes take is added.
+    An exchange takes a message to the store (1.4 us, without waiting), one round of gloo for the sizes, and one for the
+    payloads. Two processes on a busy machine with two cores take 1.3 ms for a few bytes each, and 2.7 ms for 1 MB each.
+    A network adds the time for the bytes.
     """
 
     def __init__(self, store: Any, rank: int, members: list[Member], channel: SideChannel, *, timeout_s: float) -> None:
-        """store: torch's, shared by all ranks. timeout_s: how long an exchange waits for the slowest rank."""
+        """store: the store of torch, shared by all ranks. timeout_s: how long exchanges wait for the slowest rank."""
         self.rank = rank
         self.size = len(members)
         self.members = members
@@ -63,10 +64,9 @@ class RankGroup:
 
     @classmethod
     def join(cls, *, timeout_s: float = 600.0) -> Self:
-        """Join the group that torchrun's environment variables describe; returns when all ranks have.
+        """Join the group that the environment variables of torchrun describe; returns when all ranks have joined.
 
-        Raises UserError where a variable is missing or holds no number, and RankLost where ranks do not come within
-        timeout_s.
+        Raises UserError if a variable is missing or not a number, and RankLost if ranks do not join within timeout_s.
         """
         missing = [name for name in _VARIABLES if name not in os.environ]
         if missing:
@@ -87,10 +87,10 @@ class RankGroup:
 
     @classmethod
     def lead(cls, size: int, *, tell_port: Callable[[int], None], timeout_s: float = 600.0) -> Self:
-        """Be rank 0 of a group on this machine, whatever the environment variables say; returns when all have joined.
+        """Join as rank 0 of a group on this machine, without environment variables; returns when all have joined.
 
-        tell_port: called with the port by which the others `follow`; returns once they are about to. Raises RankLost
-        where they do not.
+        tell_port: called with the port for `follow`; must return when the other processes are about to join. Raises
+        RankLost if they do not join.
         """
         with _rendezvous_errors(0, size, _LOOPBACK), sockets_opened() as opened:
             store = _new_store(_LOOPBACK, 0, is_held_here=True, timeout_s=_MEETING_S)
@@ -101,7 +101,7 @@ class RankGroup:
 
     @classmethod
     def follow(cls, port: int, rank: int, size: int, *, timeout_s: float = 600.0) -> Self:
-        """Join the group that a process of this machine leads. Raises RankLost where that cannot be."""
+        """Join the group that another process of this machine leads. Raises RankLost if that fails."""
         with _rendezvous_errors(rank, size, f"{_LOOPBACK}:{port}"), sockets_opened() as opened:
             store = _new_store(_LOOPBACK, port, is_held_here=False, timeout_s=_MEETING_S)
             group = cls._joined(store, rank, size, address=_LOOPBACK, timeout_s=_MEETING_S)
@@ -115,7 +115,7 @@ class RankGroup:
         channel = SideChannel(rank, met.connections)
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
-            store = dist.PrefixStore(met.name, store)  # without what is left there of before a restart
+            store = dist.PrefixStore(met.name, store)  # hides keys from before a restart
             store.set(f"member/{rank}", json.dumps(this_process()))
             members = [Member(*json.loads(store.get(f"member/{each}"))) for each in range(size)]
             dist.init_process_group(
@@ -155,7 +155,7 @@ class RankGroup:
         self._all_gather(part, out, what)
 
     def close(self, why: str | None = None) -> None:
-        """Leave the group. May be called twice, and after an error; why: that error, which the other ranks are told."""
+        """Leave the group; may be called twice, and after an error. why: the error; it is sent to the other ranks."""
         if self._closed:
             return
         self._closed = True
@@ -166,7 +166,7 @@ class RankGroup:
             dist.destroy_process_group()
 
     def check(self) -> None:
-        """Raise RankLost where another rank is known to be gone."""
+        """Raise RankLost if another rank is known to be gone."""
         self.lost.check()
 
     def new_stop(self) -> StopAgreement:
@@ -183,13 +183,13 @@ class RankGroup:
         return f"{type(self).__name__}(rank {self.rank} of {self.size})"
 
     def _watching(self, opened: Collection[str]) -> Self:
-        """This group, with the sockets that were opened for it."""
+        """This group, after it took over the sockets that were opened for it."""
         self._connections = opened
-        watch(opened)  # else torch waits a quarter of an hour for a machine that is gone
+        watch(opened)  # otherwise torch waits a quarter of an hour for a machine that is gone
         return self
 
     def _wait_up_to(self, timeout_s: float) -> None:
-        """Let an exchange wait so long for the slowest rank from now on."""
+        """Change how long exchanges wait for the slowest rank."""
         self.timeout_s = timeout_s
         self._store.set_timeout(timedelta(seconds=timeout_s))
         set_group_timeout(timeout_s + _LATER_S)
@@ -208,13 +208,13 @@ class RankGroup:
         self._await(lambda: dist.broadcast(tensor, src=root, async_op=True), what)
 
     def _await(self, begin: Callable[[], Any], what: str) -> None:
-        """Wait for torch in Python, so that a signal is handled, and a loss noticed, at once."""
+        """Wait for torch in Python, so that signals are handled and losses are noticed at once."""
         nap_s, began, end_s = _SHORTEST_NAP_S, time.monotonic(), math.inf
         try:
             work = begin()
             while not work.is_completed():
                 waited_s = time.monotonic() - began
-                if self.lost:  # which may have sent its part before it went
+                if self.lost:  # the lost rank may have sent its part before
                     end_s = min(end_s, waited_s + _ABANDONED_S)
                 if waited_s > min(end_s, self.timeout_s):
                     raise RuntimeError("torch still waits")
@@ -227,7 +227,7 @@ class RankGroup:
 
 
 def _new_store(address: str, port: int, *, is_held_here: bool, timeout_s: float) -> dist.TCPStore:
-    """torch's. `rendezvous` waits for the ranks: the store would not miss one that ends."""
+    """The store of torch. `rendezvous` waits for the ranks, because the store does not notice if one ends."""
     timeout = timedelta(seconds=timeout_s)
     return dist.TCPStore(
         address, port, is_master=is_held_here, timeout=timeout, wait_for_workers=False, multi_tenant=is_held_here
@@ -235,22 +235,22 @@ def _new_store(address: str, port: int, *, is_held_here: bool, timeout_s: float)
 
 
 def _abandon(connections: Collection[str]) -> None:
-    """Leave torch's group, of which ranks may be gone."""
-    cut(connections)  # torch joins threads, which would wait for a machine that does not answer
+    """Leave torch's group after ranks may have been lost."""
+    cut(connections)  # torch joins its threads, which would wait for a machine that does not answer
     abort_group()
     dist.destroy_process_group()
 
 
-# What torch does not publish; read of torch 2.13. pyproject.toml holds the upper pin, and a test tells what broke.
+# Private functions of torch, as of 2.13. pyproject.toml limits the version, and a test fails if they change.
 
 
 def forget_group() -> None:
-    """Let this process join another group after one failed: torch counts the groups of a process to name them."""
+    """Let this process join another group after one failed; torch numbers the groups of a process to name them."""
     dist.distributed_c10d._world.group_count = 0
 
 
 def set_group_timeout(timeout_s: float) -> None:
-    """Of the exchanges of torch's group, from now on."""
+    """Change the timeout of the exchanges in torch's group."""
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s))
 
 
@@ -261,10 +261,10 @@ def abort_group() -> None:
 
 @contextlib.contextmanager
 def _rendezvous_errors(rank: int, size: int, where: str) -> Iterator[None]:
-    """Within the block, what torch and `rendezvous` raise becomes RankLost. where: rank 0 is to be found."""
+    """Within the block, errors of torch and `rendezvous` become RankLost. where: the address of rank 0."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError) as error:  # torch's errors have no narrower class in common
+    except (OSError, RuntimeError, ValueError) as error:  # torch's errors have no narrower common class
         if isinstance(error, UserError):
             raise
         raise RankLost(

@@ -1,9 +1,9 @@
-"""How ranks meet: all connect to rank 0, which knows them by a token out of the store, and hears when all are there.
+"""How ranks find each other: all connect to rank 0, which recognizes them by a token from the store.
 
-A rank that ends meanwhile is noticed at once. Who else connects neither counts nor holds anybody up.
+Rank 0 notices at once if a rank ends meanwhile. Connections from other programs are ignored, and delay nothing.
 
-gloo asks for the address of this machine's own name, which is 127.0.0.1 or 127.0.1.1 on many Linux systems: ranks of
-other machines cannot reach that. The interface that leads to the rank that all ranks know is right on every machine.
+gloo uses the address of this machine's host name, which is 127.0.0.1 or 127.0.1.1 on many Linux systems, where ranks on
+other machines cannot reach it. The interface that leads to rank 0 is right on every machine.
 """
 
 import contextlib
@@ -20,26 +20,26 @@ import psutil
 _KEY = "meeting"
 _TOKEN_BYTES, _RANK_BYTES = 32, 4
 _GREETING_BYTES = _TOKEN_BYTES + _RANK_BYTES
-_TELLS_S = 5.0  # after the time is over, for rank 0 to tell the others who did not come
+_TELLS_S = 5.0  # extra time after the timeout, in which rank 0 reports to the others which ranks are missing
 _LOOK_S = 0.05
 
 
 class Rendezvous(NamedTuple):
-    """connections: of rank 0 to all others, of these to rank 0. name: of this meeting alone, the same on all ranks."""
+    """connections: from rank 0 to all others, and from each of them to rank 0. name: unique, and equal on all ranks."""
 
     connections: dict[int, socket.socket]
     name: str
 
 
 class _NotAllCame(ConnectionError):
-    """Told by rank 0."""
+    """Rank 0 reported that ranks are missing."""
 
 
 def rendezvous(store: Any, rank: int, size: int, *, address: str, timeout_s: float) -> Rendezvous:
-    """Connect to the other ranks; returns when all are there.
+    """Connect to the other ranks; returns when all ranks are connected.
 
-    store: torch's, which all ranks share; torchrun's keeps what was there before a restart. address: of rank 0.
-    Raises OSError or RuntimeError where a rank ends meanwhile, cannot be reached, or does not come within timeout_s.
+    store: the store of torch, shared by all ranks; that of torchrun keeps its keys over restarts. address: of rank 0.
+    Raises OSError or RuntimeError if a rank ends meanwhile, cannot be reached, or does not connect within timeout_s.
     """
     if rank:
         return _connect_to_first(store, rank, address, timeout_s)
@@ -55,20 +55,20 @@ def rendezvous(store: Any, rank: int, size: int, *, address: str, timeout_s: flo
 
 
 class _First:
-    """Rank 0's side of it. ranks: connections of those that are there. token: by which they are known."""
+    """The part of rank 0. ranks: connections of the ranks so far. token: identifies ranks."""
 
     def __init__(self, size: int) -> None:
         self.ranks: dict[int, socket.socket] = {}
         self._size = size
         self.token = secrets.token_hex(_TOKEN_BYTES // 2)
-        self._said: dict[socket.socket, bytes] = {}  # by those that are not known yet
+        self._said: dict[socket.socket, bytes] = {}  # bytes from connections that are not identified yet
         self._server = socket.create_server(("", 0), backlog=size)
         self._server.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
 
     def hold(self, store: Any, timeout_s: float) -> None:
-        """Wait for all ranks, and tell them that all are there."""
+        """Wait for all ranks, and report to them that all are connected."""
         store.set(_KEY, json.dumps([self._server.getsockname()[1], self.token]))
         deadline = time.monotonic() + timeout_s
         while missing := [f"rank {rank}" for rank in range(1, self._size) if rank not in self.ranks]:
@@ -84,10 +84,10 @@ class _First:
         self.end("")
 
     def end(self, why: str) -> None:
-        """Tell all that are there; "" means that all are."""
+        """Send the reason of a failure to all connected ranks; "" means success."""
         for connection in self.ranks.values():
             connection.setblocking(True)
-            with contextlib.suppress(OSError):  # that it is gone is noticed by receiving
+            with contextlib.suppress(OSError):  # a lost connection is noticed when receiving
                 connection.sendall(f"{why}\n".encode())
             if why:
                 connection.close()
@@ -98,7 +98,7 @@ class _First:
             each.close()
 
     def _let_in(self) -> None:
-        with contextlib.suppress(OSError):  # it is gone again
+        with contextlib.suppress(OSError):  # the connection may be closed already
             connection, _ = self._server.accept()
             connection.setblocking(False)
             self._said[connection] = b""
@@ -117,13 +117,16 @@ class _First:
             rank = int.from_bytes(greeting[_TOKEN_BYTES:], "little")
             self.ranks[rank] = connection
             self._selector.modify(connection, selectors.EVENT_READ, rank)
-        else:  # somebody else's
+        else:  # another program
             self._selector.unregister(connection)
             connection.close()
 
 
 def _connect_to_first(store: Any, rank: int, address: str, timeout_s: float) -> Rendezvous:
-    """The other ranks' side. A port that does not answer may be one of before a restart: then rank 0 notes another."""
+    """The part of the other ranks.
+
+    A port that does not answer may be from before a restart; rank 0 then stores a new one.
+    """
     deadline = time.monotonic() + timeout_s + _TELLS_S
     tried, failure = None, ConnectionError()
     while True:
@@ -148,7 +151,7 @@ def _connect_to_first(store: Any, rank: int, address: str, timeout_s: float) -> 
 
 
 def _greeted(address: str, port: int, greeting: bytes, deadline: float) -> socket.socket:
-    """A connection to rank 0, once that has said that all are there."""
+    """A connection to rank 0, after it has reported that all ranks are connected."""
     connection = socket.create_connection((address, port), timeout=max(deadline - time.monotonic(), _LOOK_S))
     with contextlib.ExitStack() as on_failure:
         on_failure.enter_context(connection)
@@ -161,7 +164,7 @@ def _greeted(address: str, port: int, greeting: bytes, deadline: float) -> socke
 
 
 def _line(connection: socket.socket) -> str:
-    """The next line, and nothing of what follows it. Raises OSError where the connection ends before."""
+    """The next line, without reading further. Raises OSError if the connection ends before."""
     received = b""
     while (byte := connection.recv(1)) != b"\n":
         if not byte:
@@ -170,13 +173,13 @@ def _line(connection: socket.socket) -> str:
     return received.decode()
 
 
-_ANY_PORT = 9  # nothing is sent: connecting a UDP socket only chooses the route
+_ANY_PORT = 9  # nothing is sent, because connecting a UDP socket only selects the route
 
 
 def interface_towards(host: str) -> str | None:
-    """The name of the interface through which a host is reached, itself included.
+    """The name of the interface that leads to a host, which may be this machine.
 
-    None where that is the loopback, which gloo finds without help, or where no route or interface is known.
+    None for the loopback interface, which gloo finds by itself, and if no route or interface is found.
 
     >>> interface_towards("127.0.0.1") is None
     True

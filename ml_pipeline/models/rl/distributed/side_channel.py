@@ -1,8 +1,8 @@
-"""Short messages between ranks while they collect and learn: who is gone, and who asks to stop.
+"""Short messages between ranks while they collect and learn, about lost ranks and requests to stop.
 
-Every rank is connected to rank 0, which passes each message on to all; so all ranks receive the same messages in the
-same order. Nothing is sent while nothing happens: that a process ended shows in its closed connection, and that a
-machine or its network is gone is noticed by the kernels, whatever the processes are busy with.
+Every rank is connected to rank 0, which forwards each message to all. All ranks therefore receive the same messages in
+the same order. Nothing is sent unless something happens: the end of a process closes its connection, and kernels notice
+the loss of a machine or its network even if the processes are busy.
 """
 
 import contextlib
@@ -14,20 +14,20 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_SILENCE_S = 20  # a network that was cut for 10 s costs nothing
+_SILENCE_S = 20  # long enough to survive a network that is cut for 10 s
 _PROBE_AFTER_S, _PROBE_EVERY_S = 5, 2
 
 
 def end_when_unreachable(connection: socket.socket) -> None:
-    """Let whoever uses this TCP connection get an error after 20 s without an answer, where the system can."""
+    """Make this TCP connection fail after 20 s without an answer, if the system supports it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         ("TCP_KEEPIDLE", _PROBE_AFTER_S),
         ("TCP_KEEPINTVL", _PROBE_EVERY_S),
         ("TCP_KEEPCNT", (_SILENCE_S - _PROBE_AFTER_S) // _PROBE_EVERY_S),
-        ("TCP_USER_TIMEOUT", _SILENCE_S * 1000),  # the probes find nobody while data waits to be acknowledged
+        ("TCP_USER_TIMEOUT", _SILENCE_S * 1000),  # for data without acknowledgment, during which no probes are sent
     ):
-        if hasattr(socket, option):  # all of them on Linux
+        if hasattr(socket, option):  # Linux has all of them
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
@@ -37,18 +37,18 @@ _CHUNK_BYTES = 1 << 16
 
 
 class SideChannel:
-    """One rank's end of it. Who listens is called by the channel's own thread, with each message and who sent it.
+    """One rank's end of the channel. Its thread calls each listener with every message and its sender.
 
-    A message with the key "left" or "lost" is the channel's own: the rank that it names ended as it should, or not.
+    Messages with the key "left" or "lost" come from the channel itself, about a rank that ended normally or was lost.
     """
 
     def __init__(self, rank: int, connections: Mapping[int, socket.socket]) -> None:
-        """connections: of rank 0 to all others, of these to rank 0, from `rendezvous`; the channel closes them."""
+        """connections: from `rendezvous`; the channel closes them."""
         self._rank = rank
         self._handlers: list[Callable[[int, Message], None]] = []
         self._backlog: list[tuple[int, Message]] = []
         self._numbers = itertools.count()
-        self._lock = threading.Condition()  # told of whoever is gone
+        self._lock = threading.Condition()  # notified about ranks that are gone
         self._peers = {rank: _Connection(each) for rank, each in connections.items()}
         self._gone: set[int] = set()
         self._here, self._wake = socket.socketpair()
@@ -57,26 +57,26 @@ class SideChannel:
         self._thread.start()
 
     def next_number(self) -> int:
-        """0, 1, 2 ... for what this rank makes one after another, the same on all ranks that make the same.
+        """The numbers 0, 1, 2 ... for consecutive objects of this rank; equal on ranks that create the same objects.
 
-        Messages carry it, since later listeners receive those to earlier ones too.
+        Messages carry them, because later listeners also receive the messages for earlier ones.
         """
         return next(self._numbers)
 
     def listen(self, handler: Callable[[int, Message], None]) -> None:
-        """Call handler(sender, message) for every message, those before this call included, in their order."""
+        """Call handler(sender, message) for every message in order, including those before this call."""
         with self._lock:
             self._handlers.append(handler)
             for sender, message in self._backlog:
                 handler(sender, message)
 
     def ignore(self, handler: Callable[[int, Message], None]) -> None:
-        """Do not call this handler any more; nothing happens if it does not listen."""
+        """Stop calling this handler; does nothing if it does not listen."""
         with self._lock, contextlib.suppress(ValueError):
             self._handlers.remove(handler)
 
     def post(self, message: Message) -> None:
-        """Send a message to all ranks, this one included. One that cannot be sent any more is dropped."""
+        """Send a message to all ranks, including this one. A message that can no longer be sent is dropped."""
         if self._rank == 0:
             with self._lock:
                 self._deliver(0, message)
@@ -89,7 +89,7 @@ class SideChannel:
             self._lock.wait_for(lambda: rank in self._gone)
 
     def close(self, why: str | None = None) -> None:
-        """Leave; may be called twice. why: the error that this rank ends with, which the others are told."""
+        """Leave the channel; may be called twice. why: the error of this rank, which is sent to the others."""
         if self._closing:
             return
         self.post({"left": self._rank} if why is None else {"lost": self._rank, "why": why})
@@ -110,7 +110,7 @@ class SideChannel:
                         selector.unregister(key.fileobj)
 
     def _receive(self, rank: int) -> bool:
-        """Deliver what this peer sent; return whether there may be more."""
+        """Deliver the messages of this peer; return whether more may follow."""
         messages, ended = self._peers[rank].receive()
         with self._lock:
             for sender, message in messages:
@@ -131,7 +131,7 @@ class SideChannel:
 
 
 class _Connection:
-    """A socket of lines of JSON, which the kernel keeps an eye on."""
+    """A socket for lines of JSON, monitored by the kernel."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -142,11 +142,11 @@ class _Connection:
         end_when_unreachable(connected)
 
     def send(self, message: Any) -> None:
-        with self._sending, contextlib.suppress(OSError):  # that it is gone is noticed by receiving
+        with self._sending, contextlib.suppress(OSError):  # a lost connection is noticed when receiving
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> tuple[list[Any], str]:
-        """Whole messages, and why there will be no more; "" where there may."""
+        """Complete messages, and the reason why no more will follow, or ""."""
         try:
             received = self.socket.recv(_CHUNK_BYTES)
             ended = "" if received else "its process ended"

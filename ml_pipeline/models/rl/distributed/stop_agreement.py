@@ -1,4 +1,4 @@
-"""All ranks stop before the same step, whichever of them was asked to."""
+"""Stopping all ranks before the same step, after a request on any of them."""
 
 import math
 import threading
@@ -9,11 +9,11 @@ from typing import Protocol
 from ml_pipeline.models.rl.distributed.side_channel import Message, SideChannel
 from ml_pipeline.models.rl.ranks import Member, RankLost, described
 
-_LOOK_S = 0.1  # how often a rank that waits for the others looks whether one is gone
+_LOOK_S = 0.1  # how often a waiting rank checks whether another one is gone
 
 
 class Group(Protocol):
-    """What of a group of ranks an agreement needs."""
+    """The parts of a group of ranks that an agreement uses."""
 
     size: int
     members: list[Member]
@@ -21,19 +21,19 @@ class Group(Protocol):
     timeout_s: float
 
     def check(self) -> None:
-        """Raise RankLost where another rank is known to be gone."""
+        """Raise RankLost if another rank is known to be gone."""
 
 
 class StopAgreement:
-    """For a rank. One that was asked posts how many steps it has taken, and takes no more; the others then do the same,
-    and all go on to the largest number.
+    """One rank's part in agreeing on a step to stop at.
 
-    Nothing is sent while nobody asks: a step costs a lock, 0.3 us. Agreeing takes a message to rank 0 and back, twice;
-    for a rank that is in an exchange, an update or a hook, the side channel's thread answers at once.
+    After a request, a rank posts the number of its steps and pauses. The others do the same, and all continue to the
+    largest number. Without a request nothing is sent, and a step costs one lock, 0.3 us. Agreeing takes two messages to
+    rank 0 and back. If a rank is in an exchange, an update or a hook, the thread of the side channel answers at once.
     """
 
     def __init__(self, group: Group) -> None:
-        """All ranks make the agreements of a group's trainers in the same order."""
+        """All ranks create the agreements of a group in the same order."""
         self._group = group
         self._number = group.channel.next_number()
         self._listens = False
@@ -61,12 +61,12 @@ class StopAgreement:
         self._requested = True
 
     def close(self) -> None:
-        """Hear nothing more. A later `begin` listens again."""
+        """Stop listening. A later `begin` listens again."""
         self._listens = False
         self._group.channel.ignore(self._hear)
 
     def is_due(self) -> bool:
-        """The same, on all ranks alike. Raises RankLost where a rank is gone, or does not answer."""
+        """Whether to stop before the next step; equal on all ranks. Raises RankLost if a rank is gone or silent."""
         self._group.check()
         with self._lock:
             counts = self._counts[self._call]
@@ -91,7 +91,7 @@ class StopAgreement:
     def _hear(self, sender: int, message: Message) -> None:
         is_own = message.get("trainer") == self._number
         with self._lock:
-            if "left" in message:  # it has trained to the end, so that all do
+            if "left" in message:  # the rank has trained to the end, so all ranks do
                 self._left.add(message["left"])
             elif is_own:
                 self._counts[message["call"]].of_ranks[sender] = message["taken"]
@@ -113,17 +113,17 @@ class StopAgreement:
 
 
 class _Counts:
-    """How many steps the ranks have taken in one call of `train`."""
+    """The steps that the ranks have taken in one call of `train`."""
 
     def __init__(self) -> None:
         self.taken = 0  # by this rank
-        self.posted = False  # it then takes no more until all have posted
+        self.posted = False  # if so, this rank pauses until all ranks have posted
         self.of_ranks: dict[int, int] = {}
         self.agreed = threading.Event()
-        self.last: float = math.inf  # the step after which all stop, once that is agreed
+        self.last: float = math.inf  # the step after which all ranks stop, once agreed
 
     def agree(self, size: int, left: set[int]) -> None:
-        """Look whether all have posted; those that have `left` took all steps that there are."""
+        """Check whether all ranks have posted; ranks that have `left` have taken all steps."""
         if self.of_ranks and len(self.of_ranks.keys() | left) == size:
             self.last = math.inf if left - self.of_ranks.keys() else max(self.of_ranks.values())
             self.agreed.set()
