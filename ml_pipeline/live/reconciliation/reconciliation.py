@@ -28,7 +28,7 @@ _NORMAL_95 = 1.96
 
 
 class Ratio(NamedTuple):
-    """A Sharpe ratio with its 95 % interval; NaN where it is undefined."""
+    """A Sharpe ratio with its 95 % interval; NaN if it is undefined."""
 
     value: float
     low: float

@@ -64,12 +64,12 @@ class Outcome:
 
 
 def write_order(folder: Path, order: RetrainOrder) -> None:
-    """Raises OSError where it cannot be written."""
+    """Write the task. Raises OSError if it cannot be written."""
     _write(folder / ORDER, asdict(order))
 
 
 def read_order(folder: Path) -> RetrainOrder:
-    """Raises UserError if it is missing or invalid."""
+    """Read the task. Raises UserError if it is missing or invalid."""
     values = read_json_object(folder / ORDER)
     try:
         return RetrainOrder(**{**values, "cores": tuple(values["cores"])})
@@ -78,7 +78,7 @@ def read_order(folder: Path) -> RetrainOrder:
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> None:
-    """Raises OSError where it cannot be written."""
+    """Write the result. Raises OSError if it cannot be written."""
     _write(folder / OUTCOME, asdict(outcome))
 
 
