@@ -130,7 +130,7 @@ COMMANDS = {
         "ml_pipeline.experiments.walk_forward:CommandLine",
     ),
     "inspect-data": Command(
-        "Describe market data, and list suspicious rows.",
+        "Describe market data, and list their problems with a remedy for each.",
         "ml_pipeline.trading.inspect_data",
         "ml_pipeline.trading.inspect_data:CommandLine",
     ),

@@ -27,7 +27,7 @@ from ml_pipeline.trading.market.tables import Faults
 from ml_pipeline.trading.market.timeframes import make_clock
 from ml_pipeline.trading.market.times import BarTime, DateOrder, as_text
 
-# At most so many symbols are named, and drawn in colors of their own.
+# Most symbols that are named, and most that are drawn in different colors.
 _MOST_NAMED = 3
 _MOST_COLORS = 10
 _PLAIN = Dialect()
@@ -35,42 +35,42 @@ _PLAIN = Dialect()
 
 @dataclass(frozen=True, kw_only=True)
 class InspectionConfig:
-    """Which data are described, and where they are drawn."""
+    """The data to describe, and where to draw them."""
 
     path: tyro.conf.Positional[Path]
     """CSV or Parquet file, or folder with one file per symbol."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Titles of columns by what they hold, such as time=timestamp_utc close=Last; in a file without a header their
-    numbers, from 1."""
+    """Column titles by content, such as time=timestamp_utc close=Last; a file without a header has column numbers from
+    1."""
     date_order: DateOrder | None = None
-    """Order of day, month and year in dates such as 01/02/2024; none: as a row of the data tells."""
+    """Order of day, month and year in dates such as 01/02/2024; none: inferred from the data."""
     bar_time: BarTime | None = None
-    """Whether times are when bars open or close."""
+    """Whether times mark the open or the close of a bar."""
     timeframe: str | None = None
-    """Length of the bars, such as 5m, 15m, 1h, 4h or 1d, made of shorter ones; none: as in the data."""
+    """Length of the bars, such as 5m, 15m, 1h, 4h or 1d, built from shorter ones; none: as in the data."""
     session: str | None = None
-    """Times of day between which bars are used, such as 09:30-16:00; none: all bars."""
+    """Trading hours, such as 09:30-16:00, outside which bars are left out; none: all bars."""
     timezone: str | None = None
     """Time zone of the session and of days, such as America/New_York; none: UTC."""
     adjust_splits: bool = False
-    """Adjust prices and volumes before a stock split that the data do not reflect."""
+    """Adjust prices and volumes before stock splits that the data do not reflect."""
     all: bool = False
-    """List every row that training would refuse, not only the first twenty of a kind."""
+    """List every row that training would refuse, instead of the first twenty of each kind."""
     picture: Path | None = None
-    """File to draw prices and volumes into."""
+    """Image file for a chart of prices and volumes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The flags of the command."""
 
     inspection: InspectionConfig
 
 
 def main(argv: list[str], *, prog: str = "inspect_data") -> int:
-    """Print the description. Return 0, or 1 if the data have rows that training would refuse.
+    """Print the description; return 0, or 1 if the data have rows that training would refuse.
 
-    Exits with code 2 after one sentence if the data cannot be read at all.
+    Exits with code 2 and one sentence if the data cannot be read at all.
     """
     with entry(prog):
         description = COMMANDS["inspect-data"].sentence
@@ -89,7 +89,10 @@ def main(argv: list[str], *, prog: str = "inspect_data") -> int:
 def describe(
     market: MarketData, files: Sequence[Path] = (), refused: Sequence[str] = (), dialect: Dialect = _PLAIN
 ) -> str:
-    """A description of `market`, loaded from `files`, and of its problems. refused: sentences about rows left out."""
+    """A description of `market`, which was loaded from `files`, and its problems.
+
+    refused: sentences about rows that were left out.
+    """
     lines = [
         f"{market.source}: {counted(len(market.symbols), 'symbol')}, {counted(market.n_bars, 'bar')} from "
         f"{as_text(market.times[0])} to {as_text(market.times[-1])}",
@@ -109,15 +112,15 @@ def describe(
     if refused:
         lines += [
             "",
-            "Refused in training unless --drop-bad-rows is given, left out here:",
+            "Training refuses these rows, or leaves them out with --drop-bad-rows, as here:",
             *(f"  {sentence}" for sentence in refused),
         ]
     if market.notices:
-        lines += ["", "Noticed while reading:", *(f"  {notice}" for notice in market.notices)]
+        lines += ["", "Changes while reading:", *(f"  {notice}" for notice in market.notices)]
     findings = diagnose(market, files, dialect)
     severe = _by_symbols([finding for finding in findings if finding.severe])
     others = _by_symbols([finding for finding in findings if not finding.severe])
-    for title, found in (("Severe, results are wrong with it:", severe), ("Found:", others)):
+    for title, found in (("Problems that make results wrong:", severe), ("Other findings:", others)):
         if found:
             lines += ["", title]
             lines += [f"  {names}: {problem}\n    -> {remedy}" for (problem, remedy), names in found.items()]
@@ -129,7 +132,7 @@ def describe(
 
 
 def _by_symbols(findings: Sequence[Finding]) -> dict[tuple[str, str], str]:
-    """The symbols of each (problem, remedy), so that what several symbols share is listed once."""
+    """The symbols of each (problem, remedy), so that a problem of several symbols is listed once."""
     symbols: dict[tuple[str, str], list[str]] = {}
     for finding in findings:
         symbols.setdefault((finding.problem, finding.remedy), []).append(finding.symbol)
@@ -141,7 +144,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def draw_market(market: MarketData, path: Path) -> None:
-    """Draw closes over their first close into `path`, and volumes below them if there are any."""
+    """Draw closes as multiples of the first close into `path`, and volumes, if there are any, below them."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
@@ -175,5 +178,5 @@ def draw_market(market: MarketData, path: Path) -> None:
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:
-        remedy = "name a .png in a folder that is there"
+        remedy = "name a .png file in an existing folder"
         raise UserError(f"The picture cannot be written to {path}: {error}; {remedy}.") from error

@@ -1,4 +1,4 @@
-"""The settings of trading: frozen dataclasses that check their values when they are made."""
+"""Trading settings: frozen dataclasses that validate their values."""
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -20,76 +20,78 @@ Score = Literal["log_return", "sharpe"]
 
 @dataclass(frozen=True)
 class _MarketSource:
-    """Where the market comes from. A class of its own, so that --help lists it first."""
+    """Where the market comes from; a separate class so that --help lists these settings first."""
 
     data: Path | None = None
     """Market data: a CSV or Parquet file, or a folder with one file per symbol; none: the built-in market."""
     symbols: tuple[str, ...] = ()
     """Symbols to trade, in this order; none: all symbols."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Titles of the data's columns by what they hold (time, date, symbol, open, high, low, close, adjusted, bid, ask,
-    volume, feature_NAME), such as time=timestamp_utc close=Last, or volume=none to leave one out; in a file without a
-    header their numbers, from 1; otherwise known by their usual titles."""
+    """Column titles by content (time, date, symbol, open, high, low, close, adjusted, bid, ask, volume, feature_NAME),
+    such as time=timestamp_utc close=Last; volume=none leaves one out, and a file without a header has column numbers
+    from 1. Usual titles are recognized without this setting."""
     date_order: DateOrder | None = None
-    """Order of day, month and year in dates such as 01/02/2024; none: as a row of the data tells."""
+    """Order of day, month and year in dates such as 01/02/2024; none: inferred from the data."""
     bar_time: BarTime | None = None
-    """Whether times in the data are when bars open or close; needed only if assets have bars of different length."""
+    """Whether times in the data mark the open or the close of a bar; required if symbols have bars of different
+    lengths."""
     timeframe: str | None = None
-    """Length of the bars to trade on, such as 5m, 15m, 1h, 4h or 1d, made of shorter ones; none: as in the data."""
+    """Length of the bars to trade on, such as 5m, 15m, 1h, 4h or 1d, built from shorter ones; none: as in the data."""
     session: str | None = None
-    """Times of day between which bars are used, such as 09:30-16:00; none: all bars."""
+    """Trading hours, such as 09:30-16:00, outside which bars are left out; none: all bars."""
     timezone: str | None = None
     """Time zone of the session and of days, such as America/New_York; none: UTC."""
     drop_bad_rows: bool = False
-    """Leave out rows of the data that cannot be used, and list them; otherwise the first such row is refused."""
+    """Leave out invalid rows of the data and list them; otherwise the first invalid row is an error."""
     adjust_splits: bool = False
-    """Adjust prices and volumes before a stock split that the data do not reflect, and list the splits."""
+    """Adjust prices and volumes before stock splits that the data do not reflect, and list the splits."""
     periods_per_year: float | None = None
-    """Number of bars per year, by which figures are annualized and borrowing is charged; none: inferred from the bars,
-    see the report."""
+    """Bars per year, for annualized figures and borrowing fees; none: inferred from the data and shown in the
+    report."""
 
 
 @dataclass(frozen=True)
 class MarketConditions(CostsAndLimits, _MarketSource):
-    """The market, its costs and its limits: the settings that may differ between training and evaluation."""
+    """Market, costs and limits: the settings that may differ between training and evaluation."""
 
 
 @dataclass(frozen=True)
 class TraderConfig(MarketConditions):
-    """Settings of the market, its costs, and what the policy observes and does."""
+    """Market, costs, observations and actions."""
 
     features: tuple[str, ...] = DEFAULT_FEATURES
-    """Features of each asset, with any span (log_return_60), on longer bars with @ (rsi_14@1h); also tradable,
-    time_of_day, time_of_week, columns of the data (feature_NAME, or feature_* for all of them), and your own functions
-    (module:function)."""
+    """Features of each asset, with any span (log_return_60) and on longer bars (rsi_14@1h); also tradable, time_of_day,
+    time_of_week, data columns (feature_NAME, or feature_* for all of them) and your own functions (module:function)."""
     accept_feature: tuple[str, ...] = ()
-    """Features to train with although they seem to be made from later bars, each followed by the reason why they are
-    not: feature_gap "known before the open"; the run keeps the reasons."""
+    """Features to train with although the look-ahead checks refuse them, each followed by your reason, such as
+    feature_gap "known before the open"; the run stores the reasons."""
     window: int = 1
-    """Number of bars whose features an observation holds, the latest included."""
+    """Bars whose features an observation holds, including the latest; a larger window shows more of the past and makes
+    the policy's input larger."""
     action_mode: Literal["auto", ActionMode] = "auto"
-    """What an action is: fractions of equity (target_weights), short/flat/long (discrete), one step along those
-    (buy_hold_sell), or amounts to buy and sell (trade); auto: discrete for one asset, else target_weights."""
+    """Meaning of an action: fractions of equity (target_weights), short, flat or long (discrete), one step along those
+    (buy_hold_sell), or amounts to buy and sell (trade); auto: discrete for one asset, otherwise target_weights."""
     allow_short: bool = True
-    """Whether positions may be short."""
+    """Allow short positions."""
     reward: str = "log_return"
-    """log_return, fast_profit, fast_profit_reward, simple_momentum, simple_momentum_reward, differential_sharpe,
-    sharpe_ratio, sortino_ratio, calmar_ratio, or your own module:Class."""
+    """Reward of a step: log_return, fast_profit, fast_profit_reward, simple_momentum, simple_momentum_reward,
+    differential_sharpe, sharpe_ratio, sortino_ratio, calmar_ratio, or your own module:Class."""
     reward_scale: float = 1.0
-    """Factor by which rewards are multiplied."""
+    """Factor that multiplies rewards."""
     reward_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the reward by name, such as '{"risk_free_rate": 0.02}'."""
     embargo_bars: int = 0
-    """Number of bars left out between the splits."""
+    """Bars left out between the splits; a larger gap keeps long features of one split from overlapping the one
+    before."""
     episode_length: int = 256
-    """Number of bars in a training episode, which begins at a random bar."""
+    """Bars in a training episode, which starts at a random bar."""
 
     def __post_init__(self) -> None:
         for name in ("window", "episode_length"):
             check_count(name, getattr(self, name))
         check_count("embargo_bars", self.embargo_bars, minimum=0)
         for name, example in (("features", "rsi_14"), ("symbols", "EURUSD")):
-            if isinstance(text := getattr(self, name), str):  # whose letters would be taken one by one
+            if isinstance(text := getattr(self, name), str):  # would be read letter by letter
                 raise UserError(f'{name} must be a list such as ["{example}"], but got {text!r}.')
         if not self.features:
             raise UserError("features must be at least one feature, such as rsi_14, but got none.")
@@ -114,7 +116,7 @@ class TraderConfig(MarketConditions):
         names, reasons = self.accept_feature[::2], self.accept_feature[1::2]
         if empty := [name for name, reason in zip(names, reasons, strict=False) if not reason.strip()]:
             raise UserError(
-                f"accept_feature must say why {empty[0]} is trusted, but its reason is empty; write one, such as "
+                f"accept_feature needs a reason for {empty[0]}, but its reason is empty; write one, such as "
                 '"known before the open".'
             )
         if len(names) != len(reasons):
@@ -125,7 +127,7 @@ class TraderConfig(MarketConditions):
         return dict(zip(names, reasons, strict=True))
 
     def reading(self) -> dict[str, Any]:
-        """How the data are read: arguments of `load_market` and `market_from_frame`."""
+        """Keyword arguments for `load_market` and `market_from_frame`."""
         return {
             "bar_time": self.bar_time,
             "form": self.form(),
@@ -134,19 +136,19 @@ class TraderConfig(MarketConditions):
         }
 
     def form(self) -> BarForm:
-        """What is done with the bars that are read."""
+        """How bars are changed after reading."""
         return BarForm(self.adjust_splits, self.timeframe, make_clock(self.session, self.timezone))
 
     def dialect(self) -> Dialect:
-        """What the titles and dates of the data mean."""
+        """Meaning of the column titles and dates of the data."""
         return make_dialect(self.columns, self.date_order)
 
     def faults(self) -> Faults:
-        """What is done with rows that cannot be used."""
+        """How invalid rows are handled."""
         return Faults("drop" if self.drop_bad_rows else "refuse")
 
     def rules(self, n_assets: int) -> TradingRules:
-        """The rules for an account of `n_assets`: `action_mode` "auto" is resolved."""
+        """The rules for an account with `n_assets` assets, with `action_mode` "auto" resolved."""
         chosen: ActionMode = "discrete" if n_assets == 1 else "target_weights"
         same = {field.name: getattr(self, field.name) for field in fields(TradingRules)}
         return TradingRules(**{**same, "action_mode": chosen if self.action_mode == "auto" else self.action_mode})
@@ -157,15 +159,15 @@ class TradingConfig(TraderConfig):
     """Market data, costs, features, actions, rewards and chronological splits."""
 
     train_fraction: float = 0.7
-    """Fraction of the bars to train on: the earliest."""
+    """Fraction of the bars to train on, the earliest ones."""
     validation_fraction: float = 0.15
-    """Fraction of the bars after those, for choosing the best checkpoint; the rest is the test split."""
+    """Fraction of the bars, after the training split, that choose the best checkpoint; the rest is the test split."""
     score: Score = "log_return"
-    """What the best checkpoint is chosen by on the validation split, after costs: ln(V_end / V_start) (log_return), or
-    the annualized Sharpe ratio of the returns per bar (sharpe)."""
+    """Criterion for the best checkpoint on the validation split, after costs: ln(V_end / V_start) (log_return), or the
+    annualized Sharpe ratio of the returns per bar (sharpe)."""
     per_symbol: bool = False
-    """Whether each environment trades one symbol alone, with its own bars and account, dealt round the symbols (data:
-    one file per symbol); otherwise one account trades all of them."""
+    """Train one policy on all symbols, each in separate environments with a separate account (data: one file per
+    symbol); otherwise one account trades all symbols."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

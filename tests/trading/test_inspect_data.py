@@ -157,7 +157,7 @@ def test_everything_that_training_would_refuse_is_said_at_once(tmp_path, capsys)
         "4 (line 5): a second bar of A at 2024-01-03",
         "12 (line 13): A at 2024-01-07 comes after 2024-01-09, which is out of order",
     ]
-    assert refused[4].endswith("The same in 2 rows in all: lines 3, 14.")
+    assert refused[4].endswith("2 rows have this problem: lines 3, 14.")
     assert "prices.csv: 1 column not used: mood" in out
 
 
@@ -168,7 +168,7 @@ def test_of_many_refused_rows_the_first_twenty_are_listed(tmp_path, capsys, n_ba
     (tmp_path / "prices.csv").write_text("\n".join(["time,close", *bars]))
     assert main([str(tmp_path / "prices.csv")]) == 1
     lines = ", ".join(str(line) for line in range(2, 22))  # the header is line 1
-    assert f"The same in {n_bad} rows in all: lines {lines}{more}.\n" in capsys.readouterr().out
+    assert f"{n_bad} rows have this problem: lines {lines}{more}.\n" in capsys.readouterr().out
 
 
 def test_swapped_columns_are_told_from_single_rows(tmp_path, capsys):
@@ -186,16 +186,16 @@ def test_a_wrong_tick_stale_closes_and_missing_volume():
     wrong = WALK.copy()
     wrong[40] *= 10
     (problem,) = _problems(wrong)
-    assert problem.startswith("1 close is undone by the next bar, first +887%")
+    assert problem.startswith("1 close is reversed by the next bar, first +887%")
     assert problem.endswith("% at 2024-02-10")
     far = np.r_[WALK[:50], WALK[50:] * 0.42]
-    assert _problems(far)[0].startswith("1 return is far out; the largest, -58%")
+    assert _problems(far)[0].startswith("1 return is an outlier; the largest, -58%")
     split = np.r_[WALK[:50], WALK[50:] / 10]
-    assert _problems(split) == ["prices go on as after a split of 10:1 at 2024-02-20"]
+    assert _problems(split) == ["prices change as after an unadjusted 10:1 split at 2024-02-20"]
     stale = WALK.copy()
     stale[30:60] = stale[30]
-    assert "the close stands still for up to 30 bars, from 2024-01-31" in _problems(stale)
-    assert _problems(WALK, volume=np.zeros(100)) == ["there is no volume at all"]
+    assert "the close does not change for up to 30 bars, from 2024-01-31" in _problems(stale)
+    assert _problems(WALK, volume=np.zeros(100)) == ["no bar has a volume"]
     assert _problems(WALK, volume=np.r_[0, np.ones(99)]) == ["1 of 100 bars has no volume"]
 
 
@@ -211,7 +211,7 @@ def test_the_gap_and_the_listings_of_the_real_file(market_file, capsys):
     main([str(market_file("bitstamp_BTC_ETH_LTC_USD_d.csv"))])
     out = capsys.readouterr().out
     assert "BTC, ETH, LTC: 1 gap of 12 missing bars, the longest of 13 days from 2019-03-19 to 2019-04-01" in out
-    assert "ETH is listed from 2017-11-09" in out
+    assert "ETH begins at 2017-11-09" in out
 
 
 def test_the_weekends_and_the_adjustment_of_the_real_files(market_file, capsys):
@@ -224,7 +224,7 @@ def test_the_weekends_and_the_adjustment_of_the_real_files(market_file, capsys):
     assert "prices were adjusted to column adjcp" in out
     assert "close differs from adjcp in 6,552 of 7,308 rows" in out
     assert "all 29 symbols trade from the first bar to the last" in out
-    assert "AAPL, AMGN and 27 others: there is no volume at all" in out
+    assert "AAPL, AMGN and 27 others: no bar has a volume" in out
     assert "12 columns not used: the first (row numbers), zopen, zhigh" in out
 
 
@@ -254,12 +254,12 @@ def test_severe_problems_stand_apart_and_all_rows_are_listed_if_asked(tmp_path, 
     assert main([str(tmp_path / "A.csv"), "--all"]) == 1
     out = capsys.readouterr().out
     assert f"lines {', '.join(str(line) for line in range(3, 42))}.\n" in out
-    severe = out.partition("Severe, results are wrong with it:\n")[2].partition("\n\n")[0]
-    assert severe.startswith("  A: prices go on as after a split of 20:1 at 2024-02-20\n    -> use adjusted prices, or")
+    severe = out.partition("Problems that make results wrong:\n")[2].partition("\n\n")[0]
+    assert severe.startswith("  A: prices change as after an unadjusted 20:1 split at 2024-02-20\n    -> use adjusted prices, or")
     main([str(tmp_path / "A.csv"), "--adjust-splits"])
     out = capsys.readouterr().out
     assert "Severe" not in out
-    assert "A: the 11 bars before 2024-02-20 were adjusted to a split of 20:1" in out
+    assert "A: the 11 bars before 2024-02-20 were adjusted for a 20:1 split" in out
 
 
 def test_every_column_is_listed_with_what_became_of_it(tmp_path, capsys):
@@ -273,7 +273,7 @@ def test_every_column_is_listed_with_what_became_of_it(tmp_path, capsys):
     assert (
         "prices.csv: 6 columns not used: the first (row numbers), Volume MA, VWAP (equal to close), "
         "Ignore (constant), id (no numbers), close_time (another time)\n"
-        "    -> to observe it, say --columns 'feature_volume_ma=Volume MA' --features 'feature_*'"
+        "    -> to observe it, pass --columns 'feature_volume_ma=Volume MA' and add 'feature_*' to --features"
     ) in out
 
 

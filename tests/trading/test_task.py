@@ -198,7 +198,7 @@ def test_an_unknown_split_and_an_unknown_symbol():
     [
         (1, CONFIG, "bars of the built-in market are too few: 1, but feature rsi_14 needs 15"),
         (20, CONFIG, "leaves 0 to the split validation"),
-        (40, replace(CONFIG, window=60), "warm-up of features and window, which leaves 0 to the split train"),
+        (40, replace(CONFIG, window=60), "The split train has 0 of the .* bars of .* after a warm-up of .* bars for features and window"),
     ],
 )
 def test_too_few_bars(n_bars, config, sentence):

@@ -1,4 +1,4 @@
-"""Costs, limits and the meaning of actions: the settings that every trading environment shares."""
+"""Costs, limits and the meaning of actions: settings that every trading environment shares."""
 
 import math
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ SizeAt = Literal["fill", "decision"]
 OnLimit = Literal["clip", "refuse"]
 
 ACTION_MODES = get_args(ActionMode)
-# The order of a trade action of 1, in percent of equity, if trade_limit_percent is not set.
+# Size of a trade action of 1, in percent of equity, if trade_limit_percent is not set.
 _USUAL_TRADE_PERCENT = 10.0
 LARGEST_LEVERAGE = 20.0
 _DAYS_PER_YEAR = 365
-# Settings that act where the range of a bar reaches a price.
+# Settings that need the high and low of a bar.
 _WITHIN_RANGE = ("limit_bps", "stop_loss", "take_profit")
 
 
@@ -27,51 +27,52 @@ class CostsAndLimits:
     """Costs and limits of trading. Raises UserError if a value is out of range."""
 
     fill_at: FillAt = "next_open"
-    """Where orders are filled: at the next bar's open, or (optimistic) at the close they were decided on."""
+    """When orders fill: at the next bar's open (next_open), or, optimistically, at the close they were decided on."""
     size_at: SizeAt = "fill"
-    """The price by which a target becomes a quantity: that of the fill, or the close of the decision, as all that a
-    real broker can be sent; limit orders always take the latter."""
+    """Price that converts a target into a quantity: that of the fill, or, as a real broker requires, the close of the
+    decision; limit orders always use the close."""
     fee_bps: float = 5.0
-    """Fee on traded value, in basis points (hundredths of a percent)."""
+    """Fee on traded value, in basis points (hundredths of a percent); usually 0 to 30, and higher fees make the agent
+    trade less."""
     sell_fee_bps: float | None = None
-    """Fee on sales, in basis points; none: the same as fee_bps."""
+    """Fee on sales, in basis points; none: fee_bps."""
     fixed_fee: float = 0.0
     """Fee per order, in money."""
     slippage_bps: float = 0.0
-    """Slippage in basis points of traded value; for data without quotes, include half the spread."""
+    """Slippage, in basis points of traded value; for data without quotes, include half the spread."""
     borrow_bps_per_year: float = 0.0
     """Borrowing fee of short positions, in basis points of their value per year."""
     financing_bps_per_year: float | None = None
     """Interest on borrowed money, in basis points per year, for every calendar day that a position is held overnight;
-    borrowing fees are then charged by calendar day too, and otherwise in equal parts per bar."""
+    borrowing fees are then also charged by calendar day, and by default in equal parts per bar."""
     lot_size: float = 0.0
-    """Orders are whole multiples of this quantity; 0: any quantity."""
+    """Quantity of which every order is a multiple; 0: any quantity."""
     min_order: float = 0.0
     """Smallest order, in money; smaller orders are dropped."""
     max_position: float = 1.0
-    """Largest position in one asset, as a fraction of equity; above 1 only as far as max_gross."""
+    """Largest position in one asset, as a fraction of equity; at most 1, or max_gross if that is larger."""
     max_gross: float = 1.0
-    """Largest sum of all positions, long and short, as a fraction of equity; above 1 (up to 20) buys borrow money."""
+    """Largest sum of all positions, long and short, as a fraction of equity, up to 20; above 1, buys borrow money."""
     maintenance_margin: float = 0.25
-    """Equity as a fraction of all positions below which the broker closes them at the close; only with max_gross
-    above 1."""
+    """Equity, as a fraction of all positions, below which the broker closes them at the close; used only if max_gross
+    is above 1."""
     trade_limit_percent: float | None = None
-    """Largest order of one asset, in percent of equity; a trade action of 1 orders this much (none: 10)."""
+    """Largest order per asset, in percent of equity; with action_mode trade, the size of an action of 1 (none: 10)."""
     action_threshold: float = 0.0
-    """Actions whose absolute value is below this do not trade."""
+    """Absolute value below which a continuous action does not trade, from 0 to below 1."""
     min_cash: float = 0.0
-    """Fraction of equity that buys leave in cash."""
+    """Fraction of equity that buys leave in cash; about 0.01 for an account at a broker."""
     flat_at_close: bool = False
-    """Close all positions at the last fill of each session (of each day in timezone, if there is no session)."""
+    """Close all positions at the last fill of each session, or of each day in timezone if there is no session."""
     limit_bps: float | None = None
-    """Orders are limit orders for one bar, this many basis points below (buys) or above (sales) the close they are
-    decided on, and are filled if the bar trades through that price; none: market orders."""
+    """Send limit orders for one bar, this many basis points below (buys) or above (sales) the close of the decision;
+    they fill if the bar trades through that price. none: market orders."""
     stop_loss: float | None = None
-    """Loss at which a position is closed within a bar, as a fraction of its average entry price; none: no stop."""
+    """Loss that closes a position within a bar, as a fraction of its average entry price; none: no stop."""
     take_profit: float | None = None
-    """Profit at which a position is closed within a bar, as a fraction of its average entry price; none: no target."""
+    """Profit that closes a position within a bar, as a fraction of its average entry price; none: no target."""
     on_limit: OnLimit = "clip"
-    """What happens to a target beyond max_position or max_gross: clip it, or refuse it with an error."""
+    """Handling of a target beyond max_position or max_gross: clip it, or refuse it with an error."""
     initial_cash: float = 10_000.0
     """Cash at the start of an episode."""
 
@@ -134,7 +135,7 @@ class CostsAndLimits:
 
 @dataclass(frozen=True)
 class TradingRules(CostsAndLimits):
-    """What actions mean, how orders are filled, and what they cost.
+    """Meaning of actions, execution of orders, and their costs.
 
     action_mode:
     - "target_weights": a Box with one weight per asset, as fractions of equity; the rest stays in cash.
@@ -160,37 +161,37 @@ class TradingRules(CostsAndLimits):
 
     @property
     def trade_percent(self) -> float:
-        """The largest order of one asset, in percent of equity; infinite if there is no limit."""
+        """Largest order per asset, in percent of equity; infinite if there is no limit."""
         return self.trade_limit_percent or (_USUAL_TRADE_PERCENT if self.action_mode == "trade" else math.inf)
 
     @property
     def needs_range(self) -> str | None:
-        """The setting that needs the high and low of each bar; None if there is no such setting."""
+        """Name of a setting that needs the high and low of each bar, or None."""
         return next((name for name in _WITHIN_RANGE if getattr(self, name) is not None), None)
 
     @property
     def acts_within_bars(self) -> bool:
-        """Whether more happens in a bar than fills at one price, see `within_bar`."""
+        """Whether a bar can hold more than fills at one price, see `within_bar`."""
         more = self.leverage > 1 or self.financing_bps_per_year is not None
         return more or self.needs_range is not None or self.sizes_at_decision
 
     @property
     def sizes_at_decision(self) -> bool:
-        """Whether market orders are sized at another price than that of their fill."""
+        """Whether market orders are sized at a price other than that of their fill."""
         return self.size_at == "decision" and self.fill_at == "next_open"
 
     @property
     def leverage(self) -> float:
-        """The largest sum of all positions as a multiple of the equity; 1 if no money is borrowed."""
+        """Largest sum of all positions as a multiple of equity; 1 without borrowing."""
         return max(1.0, self.max_gross)
 
     @property
     def largest_weight(self) -> float:
-        """The largest weight of an asset that an action can ask for."""
+        """Largest weight of an asset in the action space."""
         return max(1.0, self.max_position)
 
     def may_refuse(self, n_assets: int) -> bool:
-        """Whether the action space holds actions beyond a limit, which would be refused."""
+        """Whether the action space holds actions beyond a limit, which `on_limit` "refuse" rejects."""
         if self.on_limit == "clip" or self.action_mode == "trade":
             return False
         whole = self.leverage
@@ -200,7 +201,7 @@ class TradingRules(CostsAndLimits):
         return position > self.max_position or gross > self.max_gross
 
     def terms(self, periods_per_year: float) -> Terms:
-        """These rules as the kernel takes them; `periods_per_year` bars make a year."""
+        """These rules in the form that the kernel needs. periods_per_year: bars per year."""
         sell_fee_bps = self.fee_bps if self.sell_fee_bps is None else self.sell_fee_bps
         charges_per_year = periods_per_year if self.financing_bps_per_year is None else _DAYS_PER_YEAR
         return Terms(

@@ -1,4 +1,4 @@
-"""The bars of one asset: where they are in a table, how they are read, and which rows cannot be used."""
+"""The bars of one asset: where they are in a table, how to read them, and which rows are invalid."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -62,10 +62,10 @@ def column_title(asset: Asset, name: str) -> str:
     return title if asset.symbol in title else f"{title} of {asset.symbol}"
 
 
-# A step between bars beyond both of these is no pause in trading.
+# A step between bars above both of these is not a pause in trading.
 _JUMP = np.timedelta64(2 * 366, "D")
 _JUMP_BARS = 20
-# Parts of the names of volume columns in money.
+# Words in the titles of volume columns in money.
 _MONEY = ("usd", "eur", "gbp", "jpy", "dai", "quote", "money")
 
 
@@ -73,9 +73,9 @@ _MONEY = ("usd", "eur", "gbp", "jpy", "dai", "quote", "money")
 class AssetBars:
     """The bars of one asset, oldest first.
 
-    bar_time: whether times are when bars open or close, if the name of the time column tells. notices: sentences about
-    changes to the data. days: the midnights of the exchange that `times` are in UTC, if they are any. outside: whether
-    open or close lies outside low..high; None if the table has no low and high.
+    bar_time: whether times mark the open or the close of bars, if the title of the time column states it. notices:
+    sentences about changes to the data. days: if `times` are midnights of an exchange, their dates there. outside:
+    whether open or close lies outside low..high; None if the table has no low and high.
     """
 
     symbol: str
@@ -88,7 +88,7 @@ class AssetBars:
 
 
 def read_bars(asset: Asset, faults: Faults) -> AssetBars:
-    """The bars of the asset, oldest first. Raises UserError for unusable rows, by `faults`, and if none is left."""
+    """The bars of the asset, oldest first. Raises UserError for invalid rows, by `faults`, and if none is left."""
     notices = _about_header(asset)
     asset, cells = _read_cells(asset, faults, notices)
     # In a wide table, a row without any price means that this asset has no bar; elsewhere it is an error.
@@ -105,7 +105,7 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
         raise UserError(f"{asset.table.name}: no row of {asset.symbol} can be used; use other data.{reason}")
     if (zone := asset.layout.zone) == asset.read_times.zone and zone not in {None, "UTC"}:
         notices.append(
-            f"{asset.table.name}: times were converted from {zone} to UTC, as the title of their column says"
+            f"{asset.table.name}: times were converted from {zone}, the zone in their column title, to UTC"
         )
     notices += [*_about_units(asset), *_check_order(asset, faults)]
     fields = _fields(asset, cells, notices)
@@ -149,7 +149,7 @@ def _readable_volumes(  # noqa: PLR0917
     faults: Faults,
     notices: list[str],
 ) -> FloatArray:
-    """The volumes with NaN where they cannot be; a column that holds no volume at all is a notice, and no fault."""
+    """The volumes, with NaN for invalid ones; a column without any volume is a notice and not an error."""
     bad = unread | (volumes < 0) | np.isinf(volumes)
     if not bad.any():
         return volumes
@@ -162,8 +162,8 @@ def _readable_volumes(  # noqa: PLR0917
     )
     if (bad | np.isnan(volumes)).all():
         notices.append(
-            f"{asset.table.name}: {title} holds no volume in any row, first {column[i]}; taken as 0, so leave features "
-            "of volume out"
+            f"{asset.table.name}: {title} holds no volume in any row, first {column[i]}; taken as 0, so leave out "
+            "features that use volume"
         )
     else:
         faults.report(asset.table, asset.rows[bad], f"{title} is {why}.", emptied=True)
@@ -177,12 +177,12 @@ def _about_header(asset: Asset) -> list[str]:
         return []
     titles = [*layout.time, *table.frame.columns]
     source = source_of(titles, has_header=False)
-    known = "" if source is None else f", as {source.name} have them"
-    return [f"{table.name}: it has no header; its columns were read as {', '.join(titles)}{known}"]
+    known = "" if source is None else f", the layout of {source.name}"
+    return [f"{table.name}: there is no header; columns were read as {', '.join(titles)}{known}"]
 
 
 def _check_order(asset: Asset, faults: Faults) -> list[str]:
-    """A notice if the rows have the newest first; rows in no order are reported."""
+    """A notice if the newest row comes first; unordered rows are reported as invalid."""
     times = asset.times[asset.rows]
     steps = np.diff(times).astype(np.int64)
     backward = bool(steps.size) and np.median(steps) < 0
@@ -200,12 +200,12 @@ def _about_units(asset: Asset) -> list[str]:
         return []
     place = asset.table.place(change.row)
     return [
-        f"{place}: from here on times are in {change.after} instead of {change.before}; each is read in its own unit"
+        f"{place}: from this row on, times are in {change.after} instead of {change.before}; each is read in its unit"
     ]
 
 
 def _check_jumps(asset: Asset, times: NDArray[np.datetime64], faults: Faults) -> None:
-    """Report the first bar that comes years after the bar before, as where times change their unit or their year."""
+    """Report the first bar that comes years after the previous one, as when times change their unit or year."""
     steps = np.diff(times)
     if not steps.size:
         return
@@ -214,13 +214,13 @@ def _check_jumps(asset: Asset, times: NDArray[np.datetime64], faults: Faults) ->
         years = steps[far[0]] / np.timedelta64(1, "D") / 365.25
         sentence = (
             f"{asset.symbol} at {as_text(times[far[0] + 1])} comes {years:.0f} years after the bar before at "
-            f"{as_text(times[far[0]])}; fix the times, or put the bars from here on into a file of their own."
+            f"{as_text(times[far[0]])}; fix the times, or move the bars from here on to a separate file."
         )
         faults.report(asset.table, asset.rows[far + 1], sentence, droppable=False)
 
 
 def _fields(asset: Asset, cells: Cells, notices: list[str]) -> Cells:
-    """The arguments of `market_from_arrays`: adjusted prices, and a notice for each column that is missing."""
+    """The arguments of `market_from_arrays`, with adjusted prices; adds a notice for each missing column."""
     source = asset.table.name
     fields = {name: values for name, values in cells.items() if name.startswith(FEATURE_PREFIX)}
     if {"bid", "ask"} <= cells.keys():
@@ -259,8 +259,8 @@ def _swapped_volumes(asset: Asset, close: FloatArray) -> list[str]:
     times = asset.times[asset.rows][swapped]
     return [
         f"{asset.table.name}: columns {titles[0]} and {titles[1]} are swapped in {swapped.sum():,} of {len(close):,} "
-        f"rows, from {as_text(times.min())} to {as_text(times.max())}; swap them back in those rows, or leave features "
-        "of volume out"
+        f"rows, from {as_text(times.min())} to {as_text(times.max())}; swap them back in those rows, or leave out "
+        "features that use volume"
     ]
 
 
@@ -276,16 +276,16 @@ def _volume(asset: Asset, volume: FloatArray | None, notices: list[str]) -> Floa
     return np.nan_to_num(volume, nan=0.0)
 
 
-# If high is below low in more than this fraction of the bars, their columns are probably swapped.
+# If high is below low in more than this fraction of the bars, the columns are probably swapped.
 _SWAPPED = 0.5
 
-# Which rows of the asset are unusable, and a function that describes one of them.
+# Which rows of the asset are invalid, and a function that describes one of them.
 Fault = tuple[NDArray[np.bool_], Callable[[int], str]]
 Check = Callable[["Asset", Cells], Fault]
 
 
 def checks_of(cells: Cells) -> list[Check]:
-    """The checks for the columns that there are, in the order in which they are made."""
+    """The checks for the available columns, in order."""
     checks: list[Check] = [
         partial(check, name) for name in price_columns(cells) for check in (_missing_prices, _bad_prices)
     ]
@@ -330,7 +330,7 @@ def _range_and_ends(cells: Cells) -> Cells:
 
 
 def _far_outside(asset: Asset, cells: Cells) -> Fault:
-    """Prices so far outside their bar's range that no order can have been filled there."""
+    """Prices too far outside their bar's range for a trade."""
     bars = _range_and_ends(cells)
 
     def sentence(i: int) -> str:
@@ -341,7 +341,7 @@ def _far_outside(asset: Asset, cells: Cells) -> Fault:
         name = max(distance, key=lambda name: distance[name])
         return (
             f"{name} of {asset.symbol} is {bars[name][i]:g}, far outside its low..high of {bars['low'][i]:g} to "
-            f"{bars['high'][i]:g}, where nothing can have been filled; fix or drop the row."
+            f"{bars['high'][i]:g}; fix or drop the row."
         )
 
     return outside_range(bars, times=MOST_OUTSIDE), sentence
@@ -373,7 +373,7 @@ def _second_bars(asset: Asset, cells: Cells) -> Fault:
 
 
 def _wrong_ticks(asset: Asset, cells: Cells) -> Fault:
-    """Closes that are impossible beside their neighbours'; rows in no order have no neighbours."""
+    """Closes that are implausible between their neighbours; unordered rows are not checked."""
     close = cells["close"]
     wrong = np.zeros(len(close), dtype=bool)
     steps = np.diff(asset.times[asset.rows]).astype(np.int64)
@@ -382,8 +382,8 @@ def _wrong_ticks(asset: Asset, cells: Cells) -> Fault:
 
     def sentence(i: int) -> str:
         return (
-            f"close of {asset.symbol} is {close[i]:g}, between {close[i - 1]:g} and {close[i + 1]:g} in the bars "
-            "beside it, as a wrong tick is; fix or drop the row."
+            f"close of {asset.symbol} is {close[i]:g}, but {close[i - 1]:g} and {close[i + 1]:g} in the bars before "
+            "and after it, which looks like a wrong tick; fix or drop the row."
         )
 
     return wrong, sentence

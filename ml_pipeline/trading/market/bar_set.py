@@ -1,4 +1,4 @@
-"""The bars of one time, a market that grows by them, and a market taken apart into them."""
+"""The bars of one time step, a buffer that grows by them, and an iterator over the bars of a market."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from ml_pipeline.trading.market.times import as_text
 
 @dataclass(frozen=True, eq=False)
 class BarSet:
-    """One bar of each of A symbols, in a fixed order; NaN prices where a symbol has none.
+    """One bar of each of A symbols, in a fixed order; prices are NaN if a symbol has no bar.
 
-    time: as in the data, when the bars open or close as the market's timing says. closed_at: UTC, when they closed.
+    time: as in the data, the open or the close, by the market's timing. closed_at: UTC, when the bars closed.
     open, high, low, close, volume: float64 (A,). fillable: bool (A,), whether an order can be filled in the bar: the
     symbol has one, and its prices are possible. half_spread: float64 (A,), half the quoted spread at the close as a
     fraction of the mid price; None without quotes.
     columns: the `feature_*` columns of the data by name, (A,).
-    late: it came after the bar that follows had opened, so that nothing can be ordered on it any more.
+    late: the bars arrived after the next bar had opened, so no order can be based on them.
     """
 
     time: np.datetime64
@@ -49,12 +49,12 @@ def bid_and_ask(close: FloatArray, half_spread: FloatArray) -> tuple[FloatArray,
 
 
 _PRICES = ("open", "high", "low", "close")
-# Room for so many bars at first; it doubles when it is full.
+# Initial capacity in bars; it doubles when full.
 _FIRST_ROOM = 256
 
 
 class MarketBuffer:
-    """Keeps bars as they come. Memory grows by doubling, so that a bar costs the same whatever came before.
+    """Stores bars as they arrive. Memory grows by doubling, so that the cost of a bar does not depend on earlier ones.
 
     symbols: A names, in the order of the bars. timing: of the bars. calendar: None infers it from the bars so far.
     """
@@ -94,9 +94,9 @@ class MarketBuffer:
         return self._last_close
 
     def append(self, bars: BarSet) -> None:
-        """Add the next bars; an asset that has none keeps its last close.
+        """Add the next bars; an asset without a bar keeps its last close.
 
-        Raises UserError, and keeps nothing of them, where a price is none, or the time does not come after the last.
+        Raises UserError, and adds nothing, if a price is invalid or the time is not later than the last.
         """
         self._check(bars)
         t, present = self._n_bars, bars.present
@@ -115,9 +115,9 @@ class MarketBuffer:
         self._n_bars = t + 1
 
     def market(self) -> MarketData:
-        """The market of all bars so far: that of `market_from_arrays`, without its notices and remarks.
+        """The market of all bars so far, as `market_from_arrays` makes it, but without notices and remarks.
 
-        Its arrays are views, which later bars do not change. Raises UserError where there is no bar yet.
+        Its arrays are views, which later bars do not change. Raises UserError if there is no bar yet.
         """
         n = self._n_bars
         if not n:
@@ -141,14 +141,14 @@ class MarketBuffer:
         if spread is not None:
             if self._half_spread is None:
                 self._half_spread = self._table(0.0)
-            # As `market_from_arrays` does, the first row holds until the first quote of an asset.
+            # As in `market_from_arrays`, the first row counts until the first quote of an asset.
             known = present & ~np.isnan(spread) if t else np.ones_like(present)
             self._last_spread = np.where(known, spread, self._last_spread)
         if self._half_spread is not None:
             self._half_spread[t] = np.nan_to_num(self._last_spread, nan=0.0)
 
     def _append_columns(self, t: int, columns: Mapping[str, FloatArray]) -> None:
-        for name in columns:  # in their order, which feature_* takes
+        for name in columns:  # in their order, which feature_* uses
             if name not in self._columns:
                 self._columns[name] = self._table(np.nan)
         for name, table in self._columns.items():
@@ -157,17 +157,17 @@ class MarketBuffer:
     def _check(self, bars: BarSet) -> None:
         last = self.last_time
         if last is not None and not bars.time > last:
-            raise UserError(f"bars must come in order, but that of {as_text(bars.time)} follows {as_text(last)}.")
+            raise UserError(f"bars must be in order, but the bar at {as_text(bars.time)} follows {as_text(last)}.")
         if len(bars.close) != len(self.symbols):
-            raise UserError(f"bars must be of {len(self.symbols)} symbols, but got {len(bars.close)}.")
+            raise UserError(f"bars must have {len(self.symbols)} symbols, but got {len(bars.close)}.")
         if _possible(bars):
             return
         own = np.flatnonzero(bars.present)
         arrays = {name: getattr(bars, name)[own] for name in ("open", "high", "low", "close", "volume")}
         spread = None if bars.half_spread is None else bars.half_spread[None, own]
         prices = {name: values[None] for name, values in arrays.items()}
-        market_from_arrays([self.symbols[a] for a in own], [bars.time], **prices, half_spread=spread)  # which says why
-        raise AssertionError("a bar that is impossible was taken")
+        market_from_arrays([self.symbols[a] for a in own], [bars.time], **prices, half_spread=spread)  # raises the reason
+        raise AssertionError("an impossible bar was accepted")
 
     def _table(self, value: float | None = None) -> FloatArray:
         shape = (len(self._times), len(self.symbols))
@@ -183,7 +183,7 @@ class MarketBuffer:
 
 
 def bar_sets_of(market: MarketData) -> Iterator[BarSet]:
-    """The bars of a market, in order. A `MarketBuffer` of them has the same market."""
+    """The bars of a market, in order; a `MarketBuffer` filled with them has the same market."""
     closed_at = market.timing.closes(market.times)
     fillable = market.fillable
     for t in range(market.n_bars):
@@ -203,7 +203,7 @@ def bar_sets_of(market: MarketData) -> Iterator[BarSet]:
 
 
 def _possible(bars: BarSet) -> bool:
-    """Whether `market_from_arrays` would take the bars, without its sentence."""
+    """Whether `market_from_arrays` would accept the bars."""
     present = bars.present
     if not present.any():
         return True

@@ -1,6 +1,6 @@
-"""Finds out what each column of a market file means, by the spellings of common exports, and which source wrote it.
+"""Recognize the meaning of each column of a market file, and the source of the file, by the titles of common exports.
 
-A file with a header is recognized by its titles. A file without one is recognized by the cells of its first rows.
+A file with a header is recognized by its titles, and a file without one by the cells of its first rows.
 """
 
 import re
@@ -16,7 +16,7 @@ from ml_pipeline.trading.market.times import BarTime, DateOrder, without_zone, z
 
 # Feature columns in the data begin with this.
 FEATURE_PREFIX = "feature_"
-# Meaning of a column: its possible names, letters and digits only, the likeliest first.
+# Possible titles of a column by meaning, letters and digits only, most common first.
 _NAMES = {
     "time": (
         *("datetime", "timestamp", "gmttime", "utctime", "time", "date", "localtime", "opentime", "candlebegintime"),
@@ -82,23 +82,23 @@ _TIME = re.compile(
     r"(?:utc|gmt|ms|us|ns|s|sec|secs|seconds|millis|milliseconds|open|close|start|end)?"
 )
 _OPENS, _CLOSES = re.compile(r"open|start|begin"), re.compile(r"close|end")
-# A day in a column of its own, beside the time of day in another.
+# Titles of a column with the date alone, if the time of day is in another column.
 _DAYS = ("date", "tradedate", "tradingdate", "day", "dtyyyymmdd", "datum")
 _TIMES_OF_DAY = ("time", "tradetime", "timeofday", "clock", "zeit")
-# pandas exports leave the name of the index empty; it is the time only if no other column is.
+# pandas exports leave the title of the index empty; it is the time only if no other column is.
 _INDEX = ("", "unnamed0", "index")
 _PRICES = r"open|high|low|close|bid|ask|volume|adj[ _]?close|feature_\w+"
 _SYMBOL_FIRST = re.compile(rf"^(?P<symbol>.+)[:_./| -](?P<field>{_PRICES})$", re.IGNORECASE)
 _SYMBOL_LAST = re.compile(rf"^(?P<field>{_PRICES})[:_./| -](?P<symbol>.+)$", re.IGNORECASE)
-# What `columns` may name besides features; "date" is the day if `time` is the time of day.
+# Meanings that `columns` may name besides features; "date" is the day if `time` is the time of day.
 MEANINGS = ("time", "date", *(name for name in _NAMES if name != "time"))
 _LEFT_OUT = "none"
 
 
 class Dialect(NamedTuple):
-    """How a table is written, as far as its titles and rows do not tell.
+    """User settings for reading a table.
 
-    columns: titles of columns by their meaning; "none" leaves a meaning out. date_order: of day, month and year.
+    columns: column titles by meaning; "none" leaves a meaning out. date_order: order of day, month and year.
     """
 
     columns: tuple[tuple[str, str], ...] = ()
@@ -106,7 +106,7 @@ class Dialect(NamedTuple):
 
 
 def make_dialect(columns: Mapping[str, str], date_order: DateOrder | None) -> Dialect:
-    """The dialect of the settings `columns` and `date_order`. Raises UserError if one of them cannot be meant."""
+    """The dialect of the settings `columns` and `date_order`. Raises UserError for an unknown meaning or order."""
     for meaning in columns:
         if meaning not in MEANINGS and not meaning.startswith(FEATURE_PREFIX):
             known = [*MEANINGS, f"{FEATURE_PREFIX}NAME"]
@@ -118,7 +118,7 @@ def make_dialect(columns: Mapping[str, str], date_order: DateOrder | None) -> Di
 
 @dataclass(frozen=True)
 class Layout:
-    """Names of a table's columns by meaning.
+    """Column titles of a table by meaning.
 
     time: one column, or a date and a time of day to be joined. symbol: the symbol column of a table in long format.
     fields: for each asset, the column names of its "open", "high", "low", "close", "adjusted", "bid", "ask", "volume"
@@ -133,7 +133,7 @@ class Layout:
 
     @property
     def bar_time(self) -> BarTime | None:
-        """Whether the times are when bars open or close, if the name of their column or what wrote the file tells."""
+        """Whether times mark the open or the close of bars, if the column title or the file's source states it."""
         name = _plain(self.time[0]) if len(self.time) == 1 else ""
         opens, closes = (bool(_TIME.fullmatch(name) and word.search(name)) for word in (_OPENS, _CLOSES))
         if opens == closes:
@@ -142,14 +142,14 @@ class Layout:
 
     @property
     def zone(self) -> str | None:
-        """The time zone that the title of the times names, as `zone_in`. Raises UserError as that does."""
+        """The time zone in the title of the time column, as `zone_in`, which may raise UserError."""
         return next((zone for title in self.time if (zone := zone_in(title))), None)
 
 
 def find_layout(columns: Sequence[str], chosen: Mapping[str, str] | None = None) -> Layout:
-    """What the columns mean. `time` or `fields` is empty if no such column was recognized.
+    """The meaning of the columns. `time` or `fields` is empty if no such column was recognized.
 
-    chosen: titles by meaning that the user gives, as in `Dialect`. Raises UserError if there is no such column.
+    chosen: the user's titles by meaning, as in `Dialect`. Raises UserError if there is no such column.
 
     >>> find_layout(["Gmt time", "Open", "Close", "Adj Close"]).fields
     {'': {'open': 'Open', 'close': 'Close', 'adjusted': 'Adj Close'}}
@@ -184,7 +184,7 @@ def find_layout(columns: Sequence[str], chosen: Mapping[str, str] | None = None)
 def _times(
     columns: Sequence[str], plain: Mapping[str, str], found: dict[str, str], chosen: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The column of times, or those of the day and of the time of day; taken out of `found`."""
+    """Remove the time column, or the columns of date and time of day, from `found` and return them."""
     time, date = found.pop("time", None), found.pop("date", None)
     if date is not None:
         return (date, time) if "time" in chosen and time is not None else (date,)
@@ -201,7 +201,7 @@ def _times(
 
 
 def is_usual(name: str) -> bool:
-    """Whether the name of a column is known, even if another column with that meaning is read instead."""
+    """Whether a column title is known, even if another column with that meaning is read instead."""
     plain = _plain(name)
     return (
         plain in _INDEX
@@ -233,9 +233,7 @@ def _has_price(found: dict[str, str]) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Letters without their accents and digits alone, without what some exports number columns by.
-
-    A time zone beside the name of a time is left out.
+    """Only letters, without accents, and digits; without the column numbers of some exports and without time zones.
 
     >>> _plain("4. Close"), _plain("<TICKVOL>"), _plain("Adj Close**"), _plain("Eröffn."), _plain("Najwyższy")
     ('close', 'tickvol', 'adjclose', 'eroffn', 'najwyzszy')
@@ -252,10 +250,11 @@ def _plain(name: str) -> str:
 
 
 class Source(NamedTuple):
-    """A layout. titles: of a header, as they are written; a file may have more. rows: the titles of a file without one.
+    """A known file layout.
 
-    separator: of such a file; None: any. zone: how its times are meant. bar_time: what its times are, if it documents
-    that. volume: the title of the column to take for the volume, if there are several.
+    titles: titles of its header; a file may have more. rows: titles for a file without a header. separator: of a file
+    without a header; None: any. zone: the time zone in words. bar_time: what times mark, if the source documents it.
+    volume: the title of the volume column, if there are several.
     """
 
     name: str
@@ -275,7 +274,7 @@ _BINANCE = (
 _SERVER = "in the time of the broker's server, which the file does not name"
 _UNKNOWN = "in a zone that the file does not name"
 
-# The more particular layout first. Where each is documented:
+# More specific layouts first. Documentation:
 # Binance: github.com/binance/binance-public-data. Kraken: support.kraken.com, "Downloadable historical OHLCVT data".
 # NinjaTrader: its help, "Importing". HistData: histdata.com, "Detailed file specification". MetaTrader 5: its help,
 # "Symbols". Interactive Brokers: TWS API, "Historical bars". The others: the titles of their downloads.
@@ -327,17 +326,16 @@ _CLOCK = r"\d\d?:\d\d(:\d\d(\.\d+)?)?|\d{6}"
 
 
 def source_of(titles: Sequence[str], *, has_header: bool) -> Source | None:
-    """The source whose titles these are; of a file without a header, those that `headerless` gave it."""
+    """The source with these titles; for a file without a header, `headerless` provides them."""
     if not has_header:
         return next((source for source in SOURCES if source.rows and source.rows == tuple(titles)), None)
     return next((source for source in SOURCES if source.titles and {*source.titles} <= {*titles}), None)
 
 
 def headerless(rows: Sequence[Sequence[str]], separator: str) -> tuple[str, ...] | None:
-    """Titles for a table whose first row holds a bar and no titles; None if the first row is a header.
+    """Titles for a table without a header; None if the first row is a header.
 
-    The titles are "1", "2", ... if the rows, cells as text, are none of `SOURCES` and no time, open, high, low, close
-    and volume either.
+    The titles are "1", "2", ... if the rows match none of `SOURCES` and are not time, open, high, low, close, volume.
     """
     if not rows or not _is_bar(rows[0]):
         return None

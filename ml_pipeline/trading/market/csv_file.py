@@ -1,7 +1,7 @@
-"""Finds the header of a CSV file and reads the file into a data frame, as numbers if it can be, and else as text.
+"""Find the header of a CSV file and read the file into a data frame, as numbers if possible and otherwise as text.
 
-A clean file is read as numbers at once. If any cell needs more than that (decimal commas, currency signs, errors), all
-of the file is read as text, which `numbers` understands.
+A clean file is read as numbers directly. If any cell needs more (decimal commas, currency signs, errors), the whole
+file is read as text, which `numbers` parses.
 """
 
 import csv
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# A file of more bytes is read in pieces of so many.
+# A file above this many bytes is read in pieces, and the bytes of a piece.
 _LARGE = 1 << 25
 _PIECE = 1 << 23
-# The header lies within these first bytes of a file.
+# The header is within these first bytes and lines of a file.
 _HEAD_BYTES = 1 << 16
 _HEAD_LINES = 8
-# A packed file of more bytes is not unpacked in memory.
+# Most bytes of a packed file that are unpacked in memory.
 _MOST_UNPACKED = 1 << 30
 _PACKED = (".gz", ".zip")
 _AS_CSV = "write its table as CSV and use that"
-# What files that are no text begin with: (first bytes, what they are, what to do).
+# Files that are not CSV: (first bytes, what they are, remedy).
 _OTHER_FORMATS = (
     (rb"PK\x03\x04", "an Excel workbook or a ZIP archive", "save the sheet as CSV, or name the archive .zip"),
     (rb"\xd0\xcf\x11\xe0", "an Excel workbook", "save the sheet as CSV, in Excel by File, Save As"),
@@ -52,7 +52,7 @@ _OTHER_FORMATS = (
     (rb"(?s).{0,15}\x00", "a binary file", _AS_CSV),
 )
 _PLAIN = Dialect()
-# What unpacking a damaged or encrypted file raises.
+# Exceptions of unpacking a damaged or encrypted file.
 _DAMAGED: tuple[type[Exception], ...] = (EOFError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile)
 _DAMAGED += (gzip.BadGzipFile,)
 with suppress(ImportError):  # some builds of Python lack it
@@ -70,13 +70,13 @@ class RaggedRow(NamedTuple):
 
 
 class CsvFile:
-    """A CSV file, plain, gzipped or alone in a ZIP archive. header: where its titles are. titles: as polars names them.
+    """A CSV file: plain, gzipped, or alone in a ZIP archive.
 
-    Its text is in UTF-8, UTF-16 or, if it can be neither, in Windows-1252. A file that begins with letters of UTF-8
-    beyond ASCII and breaks its rules after the first 64 KiB is in none of them.
+    The text is UTF-8, UTF-16 or, if it is neither, Windows-1252. A file that starts with valid non-ASCII UTF-8 and
+    becomes invalid after the first 64 KiB is refused.
 
-    content: what is read in place of the file, in UTF-8. dialect: if it names columns of a file without a header, they
-    are called 1, 2, ...
+    header: where the titles are. titles: the column names in polars. content: UTF-8 text to read in place of the file.
+    dialect: if it names columns of a file without a header, they are named 1, 2, ...
     """
 
     def __init__(self, path: Path, content: bytes | None = None, dialect: Dialect = _PLAIN) -> None:
@@ -84,7 +84,7 @@ class CsvFile:
         self._source = _source(path) if content is None else content
         try:
             self._first_lines = _first_lines(self._source)
-        except UnicodeDecodeError:  # umlauts of a program of Windows
+        except UnicodeDecodeError:  # non-ASCII text of a Windows program
             self._source = _of_windows(self._source)
             self._first_lines = _first_lines(self._source)
         self.header = find_header(self._first_lines)
@@ -92,7 +92,7 @@ class CsvFile:
             numbers = [str(i + 1) for i in range(len(self.header.titles or ()))]
             self.header = self.header._replace(titles=numbers)
         self._options: dict[str, Any] = {"separator": self.header.separator, "infer_schema": False}
-        if self.header.titles is None:  # polars takes them from the header's line
+        if self.header.titles is None:  # polars reads them from the header line
             self._options |= {"skip_rows": self.header.line - 1}
         else:
             self._options |= {"skip_rows": self.header.line, "has_header": False, "new_columns": self.header.titles}
@@ -104,7 +104,7 @@ class CsvFile:
         return pl.read_csv("\n".join(self._first_lines).encode(), **self._options).columns
 
     def read(self) -> "pl.DataFrame":
-        """All rows. Raises polars' ComputeError for a file that is no table."""
+        """All rows. Raises polars' ComputeError if the file is not a table."""
         import polars as pl
 
         try:
@@ -131,7 +131,7 @@ class CsvFile:
         return next(rows, None)
 
     def _as_numbers(self) -> "pl.DataFrame | None":
-        """The file with prices and volumes read as numbers; None if not all of them are plain numbers.
+        """The file with prices and volumes as numbers; None if some of them are not plain numbers.
 
         2,000,000 rows of six columns: 0.4 s instead of 13 s as text, on two cores.
         """
@@ -139,7 +139,7 @@ class CsvFile:
 
         try:
             layout = find_layout(self.titles, dict(self._dialect.columns))
-        except UserError:  # a column that is not there, which is said with the name of the file
+        except UserError:  # a missing column; the caller reports it with the file name
             return None
         numeric = {title for fields in layout.fields.values() for title in fields.values()}
         numeric |= {title for title in self.titles if title.lower().startswith("volume")}
@@ -154,9 +154,9 @@ class CsvFile:
             return None
 
     def _in_pieces(self, path: Path, types: dict[str, Any], times: tuple[str, ...]) -> "pl.DataFrame | None":
-        """A large file, read piece by piece into arrays; None if a cell may hold the end of a line.
+        """A large file, read piece by piece into arrays; None if a cell may contain a line break.
 
-        polars alone holds the file and every cell of its text besides, which takes three times the memory.
+        polars alone also keeps the file and the text of every cell, which takes three times the memory.
         """
         import polars as pl
 
@@ -195,7 +195,7 @@ class CsvFile:
 
 
 class _Gathered:
-    """An array that grows; memory that it does not use yet is not taken."""
+    """An array that grows; unused capacity takes no memory."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -218,7 +218,7 @@ class _Gathered:
 
 
 def _without_blank_end(frame: "pl.DataFrame") -> "pl.DataFrame":
-    """The rows up to the last one with a cell that is not empty."""
+    """The rows up to the last row that is not empty."""
     import polars as pl
 
     blank = pl.all_horizontal(pl.all().is_null() | (pl.all().cast(pl.String) == "NaN"))
@@ -230,7 +230,7 @@ def _without_blank_end(frame: "pl.DataFrame") -> "pl.DataFrame":
 
 
 def _source(path: Path) -> Path | bytes:
-    """What polars reads: the file, or its content in UTF-8 with line feeds. Raises UserError if it is no text."""
+    """The source for polars: the path, or the content in UTF-8 with line feeds. Raises UserError if it is not text."""
     packed = path.suffix.lower() in _PACKED
     if packed:
         content = _unpacked(path)
@@ -259,20 +259,21 @@ def _unpacked(path: Path) -> bytes:
                 if len(names) != 1:
                     raise UserError(
                         f"{path.name} holds {counted(len(names), 'file')}, but one is expected; unpack it into a "
-                        "folder, and name the folder."
+                        "folder, and pass the folder."
                     )
                 with archive.open(names[0]) as file:
                     content = file.read(_MOST_UNPACKED + 1)
     except UserError:
         raise
     except _DAMAGED as error:
-        if isinstance(error, NotImplementedError) or "(missing)" in str(error):  # a module of Python
+        if isinstance(error, NotImplementedError) or "(missing)" in str(error):  # an optional module of Python
             raise UserError(
-                f"{path.name} is packed by a method that Python cannot unpack here; unpack it, and name the file."
+                f"{path.name} uses a compression method that this Python does not support; unpack it, and pass the "
+                "file."
             ) from error
-        raise UserError(f"{path.name} cannot be unpacked: it is cut short, damaged or encrypted.") from error
+        raise UserError(f"{path.name} cannot be unpacked: it is truncated, damaged or encrypted.") from error
     if len(content) > _MOST_UNPACKED:
-        raise UserError(f"{path.name} unpacks to more than {_MOST_UNPACKED >> 30} GiB; unpack it, and name the file.")
+        raise UserError(f"{path.name} unpacks to more than {_MOST_UNPACKED >> 30} GiB; unpack it, and pass the file.")
     return content
 
 
@@ -286,11 +287,11 @@ def _check_is_text(name: str, content: bytes) -> None:
         if re.match(start, content):
             page = content[:200].decode(errors="ignore")
             said = f" that begins with {in_one_line(page, 80)}" if page.isprintable() or what == "JSON" else ""
-            raise UserError(f"{name} is {what}{said}, and no CSV; {remedy}.")
+            raise UserError(f"{name} is {what}{said}, and not CSV; {remedy}.")
 
 
 def _utf16_encoding(start: bytes) -> str | None:
-    """The encoding of a file in UTF-16, with or without its mark; every other byte of plain text is 0 there."""
+    """The encoding of a UTF-16 file, with or without a byte order mark: every other byte of plain text is 0."""
     if start[:2] in _UTF16_MARKS:
         return "utf-16"
     if len(start) == 4 and start[1] == start[3] == 0 < min(start[0], start[2]):
@@ -301,7 +302,7 @@ def _utf16_encoding(start: bytes) -> str | None:
 
 
 def _of_windows(source: Path | bytes) -> bytes:
-    """Text in Windows-1252, in UTF-8; piece by piece, which takes less memory."""
+    """Windows-1252 text as UTF-8, converted piece by piece to save memory."""
     with BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
         pieces = iter(lambda: file.read(_PIECE), b"")
         return b"".join(piece.decode("cp1252", errors="replace").encode() for piece in pieces)
@@ -316,21 +317,22 @@ def _head(source: Path | bytes) -> bytes:
 
 def _first_lines(source: Path | bytes) -> list[str]:
     content = _head(source)
-    if len(content) == _HEAD_BYTES:  # without the line that it cuts
+    if len(content) == _HEAD_BYTES:  # drop the line that is cut off
         content = content[: content.rfind(b"\n") + 1] or content
     lines = content.decode("utf-8-sig").splitlines()
     return lines[:_HEAD_LINES]
 
 
 _SEPARATORS = (",", ";", "\t", "|")
-# What a cell of a symbol is not: empty, a number, or a word for a missing value.
+# Cells that are not a symbol: empty, a number, or a word for a missing value.
 _NO_NAME = re.compile(r"|[-+$]?[\d.,]+|nan|n/?a|null|none|-", re.IGNORECASE)
 
 
 class Header(NamedTuple):
-    """line: the last line of the header, from 1; that of the title or 0 if there is no header.
+    """The header of a file.
 
-    titles: of the columns, if they are not what that line holds. has_titles: whether the file has a header.
+    line: its last line, from 1; without a header, the title line or 0. titles: the column titles, if that line does
+    not hold them. has_titles: whether the file has a header.
     """
 
     line: int
@@ -359,12 +361,12 @@ def find_header(lines: Sequence[str]) -> Header:
 
 
 def cells_of(line: str, separator: str) -> list[str]:
-    """The cells of a line, without quotation marks and the blanks around them."""
+    """The cells of a line, without quotation marks and surrounding blanks."""
     return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
 
 
 def _of_two_levels(lines: Sequence[str], separator: str) -> Header | None:
-    """The header of a table with names of prices above symbols, or the other way round; None if it is none.
+    """A header with price names above symbols or the reverse; None if it is not such a header.
 
     pandas writes the name of the index, such as Date, into a third line.
     """

@@ -1,6 +1,6 @@
-"""Bars of one or several assets on one timeline. Every part of `trading` reads them; none changes them.
+"""Bars of one or several assets on one timeline, which all of `trading` reads and nothing changes.
 
-T bars, A assets. This module reads no files (`market.files` does) and computes no features (`features` does).
+T bars, A assets. This module reads no files (see `market.files`) and computes no features (see `features`).
 """
 
 import hashlib
@@ -28,20 +28,20 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True, eq=False)
 class MarketData:
-    """Prices and volumes. `market_from_arrays`, `files.load_market` and `synthetic.synthetic_market` make it.
+    """Prices and volumes. Make it with `market_from_arrays`, `files.load_market` or `synthetic.synthetic_market`.
 
     symbols: A names. times: datetime64[ns] (T,), strictly increasing, without time zone (UTC if the source has one).
     open, high, low, close, volume: float64 (T, A).
-    tradable: bool (T, A), whether the asset has a bar at that time. Where it has none, prices are NaN before its first
-    bar, and afterwards its last close with volume 0, so that a position can be valued. Nothing is ever filled backwards
-    or from another asset.
+    tradable: bool (T, A), whether the asset has a bar at that time. If it has none, prices are NaN before its first
+    bar, and its last close with volume 0 afterwards, so that a position can be valued. Prices are never filled
+    backwards or from another asset.
     half_spread: float64 (T, A), half the quoted spread at the close over the mid price; None without quotes.
-    columns: the `feature_*` columns of the data by name, float64 (T, A), NaN where a value is missing.
-    notices: one sentence for each change made to the data; empty if there was none.
-    remarks: one sentence for each thing in the data that makes results wrong, symbol first; reports show it.
+    columns: the `feature_*` columns of the data by name, float64 (T, A), NaN for a missing value.
+    notices: one sentence for each change made to the data.
+    remarks: one sentence for each problem that makes results wrong, symbol first; reports show them.
     source: the name of the data in messages.
-    outside: bool (T, A), bars whose open or close lies outside their low..high, where no order is filled; None: none.
-    timing: the usual length of a bar, whether times are when bars open or close, and the session.
+    outside: bool (T, A), bars whose open or close lies outside their low..high and in which no order fills; None: none.
+    timing: the usual bar length, whether times mark the open or the close, and the session.
     """
 
     symbols: tuple[str, ...]
@@ -74,14 +74,14 @@ class MarketData:
 
     @property
     def fillable(self) -> NDArray[np.bool_]:
-        """bool (T, A), whether an order can be filled in that bar: the asset has one, and its prices are possible."""
+        """bool (T, A), whether an order can fill: the asset has a bar, and its prices are possible."""
         return self.tradable if self.outside is None else self.tradable & ~self.outside
 
     @property
     def session_end(self) -> NDArray[np.bool_]:
-        """bool (T,), whether the bar is the last of its session, or of its day where there is no session.
+        """bool (T,), whether the bar is the last of its session, or of its day if there is no session.
 
-        The last bar of a day is the one before the next day's: exchanges announce on which days they close early.
+        The last bar of a day is the one before the next day's first bar; exchanges announce early closes.
         """
         days = self.timing.clock.days(self.timing.opens(self.times))[0]
         return np.append(days[1:] != days[:-1], True)
@@ -101,7 +101,7 @@ class MarketData:
         return self._indexed((slice(None), columns), symbols=tuple(symbols), remarks=remarks)
 
     def own_bars(self, asset: int) -> OwnBars:
-        """The bars of the asset with this index, without those of the timeline where it has none."""
+        """The bars of the asset with this index, without times at which it has none."""
         own = self.tradable[:, asset]
         spread = None if self.half_spread is None else self.half_spread[own, asset]
         outside = None if self.outside is None else self.outside[own, asset]
@@ -133,12 +133,12 @@ def market_from_arrays(
     source: str = "the market",
     copy: bool = True,
 ) -> MarketData:
-    """A market from arrays (T,) or (T, A). Where a close is NaN, the asset has no bar.
+    """A market from arrays (T,) or (T, A). If a close is NaN, the asset has no bar at that time.
 
     half_spread: half of ask minus bid, as a fraction of the mid price; NaN carries the last value forward.
-    columns: features of the data. outside: bool, bars where no order is filled; None: as high and low tell, if both are
-    given. timing: None: bars open at `times`, and are as long as they are apart.
-    copy: False keeps the arrays where it can; they must not change afterwards.
+    columns: features of the data. outside: bool, bars in which no order fills; None: derived from high and low, if both
+    are given. timing: None: bars open at `times` and last until the next one.
+    copy: False keeps the arrays if possible; they must not change afterwards.
     Without open, high or low, the close is used instead, with a notice.
     Raises UserError for times out of order, for prices that are not positive and finite, and for a high below its low.
     """
@@ -154,7 +154,7 @@ def market_from_arrays(
     prices = {"close": closes}
     prices |= {name: closes if v is None else columns_of(v, name=name) for name, v in given.items()}
     if volume is None:
-        all_notices.append("there is no volume; taken as 0")
+        all_notices.append("there is no volume; it counts as 0")
     volumes = np.zeros_like(closes) if volume is None else columns_of(volume, name="volume")
 
     _check_times(stamps)
@@ -244,7 +244,7 @@ def _refuse(
     symbols: Sequence[str],
     times: NDArray[np.datetime64],
 ) -> None:
-    """Raise UserError about the first bad bar, if there is one; bars are counted from 0, as in the arrays."""
+    """Raise UserError about the first bad bar, if there is one; bars are counted from 0."""
     if bad.any():
         row, column = np.argwhere(bad)[0]
         at = f"{name} of {symbols[column]} in bar {row} at {as_text(times[row])}"
@@ -252,27 +252,27 @@ def _refuse(
 
 
 def _absences(symbols: Sequence[str], times: NDArray[np.datetime64], tradable: NDArray[np.bool_]) -> list[str]:
-    """One sentence for each asset that lacks bars that others have."""
+    """One sentence for each asset that lacks bars of others."""
     notices = []
-    closed = "not tradable there, valued at its last close"
+    closed = "it cannot be traded then and is valued at its last close"
     for symbol, present in zip(symbols, tradable.T, strict=True):
         rows = np.flatnonzero(present)
         if rows.size == 0:
-            raise UserError(f"{symbol} has no bar at all; leave it out.")
+            raise UserError(f"{symbol} has no bars; leave it out.")
         first, last = int(rows[0]), int(rows[-1])
         if first > 0:
             notices.append(
-                f"{symbol} is listed from {as_text(times[first])}; not tradable in the {counted(first, 'bar')} before"
+                f"{symbol} begins at {as_text(times[first])}; it cannot be traded in the {counted(first, 'bar')} before"
             )
         if gaps := last - first + 1 - rows.size:
-            notices.append(f"{symbol} has no bar of its own at {gaps:,} of the {len(times):,} times; {closed}")
+            notices.append(f"{symbol} has no bar at {gaps:,} of the {len(times):,} times; {closed}")
         if last < len(times) - 1:
             notices.append(f"{symbol} has no bar after {as_text(times[last])}; {closed}")
     return notices
 
 
 def _carried_forward(values: FloatArray, known: NDArray[np.bool_]) -> FloatArray:
-    """Each column's last known value, (T, A); NaN before its first, as row 0 then is."""
+    """Each column's last known value, (T, A); NaN before its first."""
     if known.all():
         return values
     rows = np.where(known, np.arange(len(values))[:, None], -1)
@@ -287,9 +287,9 @@ def _column(symbol: str, symbols: Sequence[str]) -> int:
 
 
 def market_fingerprint(market: MarketData) -> str:
-    """A text that differs where two markets differ in any bar, quote or column; their names in messages do not count.
+    """A digest of all bars, quotes and columns, without the names of the market in messages.
 
-    The same on every machine of one byte order.
+    It is the same on every machine with the same byte order.
     """
     digest = hashlib.blake2b(digest_size=16)
     arrays: dict[str, Any] = {

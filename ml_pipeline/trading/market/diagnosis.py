@@ -1,4 +1,4 @@
-"""Finds problems in market data and suggests a remedy for each; it changes nothing.
+"""Find problems in market data and suggest a remedy for each, without changing the data.
 
 T bars of one asset.
 """
@@ -21,35 +21,35 @@ from ml_pipeline.trading.market.tables import Table, head_of, read_table
 from ml_pipeline.trading.market.timeframes import infer_calendar
 from ml_pipeline.trading.market.times import as_text
 
-# With this many equal closes in a row, the feed stood still.
+# This many equal closes in a row mean that the feed stood still.
 _STALE_BARS = 20
-# A market with at least this many symbols was selected from a larger one.
+# A market with at least this many symbols was probably selected from a larger one.
 _MANY = 5
-# A message names so many columns.
+# Most columns that a message names.
 _MOST_COLUMNS = 24
-# In fewer rows, any column may count them.
+# With fewer rows, any column may look like row numbers.
 _FEWEST_ROWS = 5
-# A market that closes on weekends is closed for at most so long, and on a holiday for at least so long.
+# Longest closure over a weekend, and shortest one for a holiday.
 _LONGEST_CLOSED = np.timedelta64(4 * 24, "h")
 _LEAST_HOLIDAY = np.timedelta64(6, "h")
-# Sessions end, or begin, at the same time of day on this part of the days, and on so many at least.
+# A session boundary occurs at the same time of day on at least this share of the days, and on at least this many days.
 _PART_OF_SESSIONS = 0.15
 _FEW_SESSIONS = 3
 _SECOND = np.timedelta64(1, "s")
 _PLAIN = Dialect()
-# There is no flag for it: a bar without volume may be one of an index, or of a market that the file knows by quotes.
+# There is no flag for this: indices and quoted markets have bars without volume.
 _DROP_THEM = (
     "drop the bars without trades: download them without flats if the source can, as Dukascopy, or in pandas by "
     'frame[frame["Volume"] > 0]'
 )
-# What the remedy begins with where a finding is harmless.
+# First words of the remedy of a harmless finding.
 NOTHING_TO_DO = "nothing to do"
 
 
 class Finding(NamedTuple):
-    """A problem of one symbol (or of the market, or a file), where it is, and what to do about it.
+    """A problem of a symbol, the market or a file, and its remedy.
 
-    severe: results are wrong, so training and reports say it too.
+    severe: the problem makes results wrong, so training and reports show it as well.
     """
 
     symbol: str
@@ -59,7 +59,7 @@ class Finding(NamedTuple):
 
 
 def diagnose(market: MarketData, files: Sequence[Path] = (), dialect: Dialect = _PLAIN) -> list[Finding]:
-    """The problems of the market, symbol by symbol, and of the files that it was loaded from, in this dialect."""
+    """Problems of the market, symbol by symbol, and of the files that it was loaded from."""
     findings = []
     for a, symbol in enumerate(market.symbols):
         bars = market.own_bars(a)
@@ -79,7 +79,7 @@ def diagnose(market: MarketData, files: Sequence[Path] = (), dialect: Dialect = 
 
 
 def layouts_of(files: Sequence[Path], dialect: Dialect = _PLAIN) -> list[str]:
-    """A sentence for each known layout that files have: what wrote them, and what their times are."""
+    """A sentence for each known file layout: the source, and what its times mean."""
     names: dict[Source, list[str]] = {}
     for file in files:
         if (source := head_of(file, dialect).source) is not None:
@@ -94,7 +94,7 @@ def layouts_of(files: Sequence[Path], dialect: Dialect = _PLAIN) -> list[str]:
 
 
 def _gaps(times: NDArray[np.datetime64], *, weekends_off: bool) -> Iterator[tuple[str, str]]:
-    """A sentence for each kind of gap: over weekends, between sessions, holidays, and bars that are missing."""
+    """A finding for each kind of gap: weekends, between sessions, holidays and missing bars."""
     if len(times) < 3:
         return
     steps = np.diff(times)
@@ -116,16 +116,16 @@ def _gaps(times: NDArray[np.datetime64], *, weekends_off: bool) -> Iterator[tupl
         yield (
             f"{counted(len(missing), 'gap')} of {counted(n_bars, 'missing bar')}, the longest of "
             f"{lasting(steps[worst] / _SECOND)} from {as_text(times[worst])} to {as_text(times[worst + 1])}",
-            "add the missing bars, or keep in mind that a return over a gap is that of several bars",
+            "add the missing bars; otherwise a return over a gap covers several bars",
         )
 
 
 def _kinds_of_gaps(
     times: NDArray[np.datetime64], gaps: NDArray[np.int64], usual: np.timedelta64, *, weekends_off: bool
 ) -> NDArray[np.str_]:
-    """ "weekend", "session", "holiday" or "missing" of each gap.
+    """The kind of each gap: "weekend", "session", "holiday" or "missing".
 
-    A gap is between sessions if many days have one that begins or ends at the same time of day.
+    A gap is between sessions if on many days a gap begins or ends at the same time of day.
     """
     day = np.timedelta64(1, "D")
     closed, opened = times[gaps] + usual, times[gaps + 1]
@@ -155,17 +155,17 @@ def _kinds_of_gaps(
 def _outliers(bars: OwnBars) -> Iterator[tuple[str, str]]:
     returns, far = far_returns(bars.close)
     sizes = np.abs(returns)
-    ticks = wrong_ticks(bars.close)  # severe, as splits are
+    ticks = wrong_ticks(bars.close)  # reported as severe, like splits
     splits = np.array([split.row for split in find_splits(bars.open, bars.close)], dtype=np.int64)
     far = np.setdiff1d(far, np.concatenate([ticks - 1, ticks, splits - 1]))
-    back = far[:-1][np.diff(far) == 1]  # undone by the next bar
+    back = far[:-1][np.diff(far) == 1]  # reversed by the next bar
     if far.size:
         worst = far[np.argmax(sizes[far])]
-        kind = f", {len(back):,} of them undone by the next bar" if back.size else ""
+        kind = f", {len(back):,} of them reversed by the next bar" if back.size else ""
         yield (
-            f"{counted(len(far), 'return')} {'is' if len(far) == 1 else 'are'} far out{kind}; "
+            f"{counted(len(far), 'return')} {'is an outlier' if len(far) == 1 else 'are outliers'}{kind}; "
             f"the largest, {np.expm1(returns[worst]):.0%}, ends at {as_text(bars.times[worst + 1])}",
-            "check whether it is a wrong tick (drop the row) or a split (use adjusted prices)",
+            "drop the row if it is a wrong tick, or use adjusted prices if it is a split",
         )
 
 
@@ -176,7 +176,7 @@ def _stale(times: NDArray[np.datetime64], close: FloatArray) -> Iterator[tuple[s
     if runs.max() >= _STALE_BARS:
         start = edges[np.argmax(runs)] + 1
         yield (
-            f"the close stands still for up to {runs.max():,} bars, from {as_text(times[start])}",
+            f"the close does not change for up to {runs.max():,} bars, from {as_text(times[start])}",
             _DROP_THEM,
         )
 
@@ -186,22 +186,22 @@ def _zero_volume(volume: FloatArray) -> Iterator[tuple[str, str]]:
     if 0 < n_zero < len(volume):
         yield (
             f"{n_zero:,} of {len(volume):,} bars {'has' if n_zero == 1 else 'have'} no volume",
-            f"orders are filled there as anywhere; if nothing could be traded, {_DROP_THEM}",
+            f"orders fill in them as in other bars; if nothing could be traded then, {_DROP_THEM}",
         )
     elif n_zero:
-        yield "there is no volume at all", "leave features of volume out"
+        yield "no bar has a volume", "leave out features that use volume"
 
 
 def _survivors(market: MarketData) -> Iterator[tuple[str, str]]:
     if len(market.symbols) >= _MANY and market.tradable[[0, -1]].all():
         yield (
             f"all {len(market.symbols)} symbols trade from the first bar to the last",
-            "if they were selected because they survived, results are too good: use the symbols of the first day",
+            "if they were selected because they still exist, results are too good: use the symbols of the first day",
         )
 
 
 def _unread_columns(file: Path, head: Table) -> Iterator[tuple[str, str]]:
-    """The columns that are not read, each with why it can be no feature, and how to observe the others."""
+    """Columns that are not read: why some cannot be features, and how to observe the others."""
     layout = head.layout
     prices = [title for fields in layout.fields.values() for title in fields.values()]
     read = {*layout.time, layout.symbol, *prices}
@@ -219,15 +219,15 @@ def _unread_columns(file: Path, head: Table) -> Iterator[tuple[str, str]]:
     names = " ".join(shlex.quote(f"{_feature_name(title)}={title}") for title in useful[:_MOST_COLUMNS])
     yield (
         f"{counted(len(unread), 'column')} not used: {shown}{more}",
-        f"to observe {'it' if len(useful) == 1 else 'them'}, say --columns {names} --features '{FEATURE_PREFIX}*', "
-        "beside other features if you like"
+        f"to observe {'it' if len(useful) == 1 else 'them'}, pass --columns {names} and add '{FEATURE_PREFIX}*' to "
+        "--features"
         if useful
         else NOTHING_TO_DO,
     )
 
 
 def _why_useless(title: str, numbers: Mapping[str, FloatArray], prices: Sequence[str]) -> str:
-    """Why a column can be no feature, in parentheses; empty if it can be one."""
+    """Why a column cannot be a feature, in parentheses; empty if it can be one."""
     if is_time(title):
         return " (another time)"
     own = numbers[title]

@@ -48,7 +48,7 @@ _PLAIN = Dialect()
 
 
 class Reading(NamedTuple):
-    """What to read, and how: see `load_market`."""
+    """Arguments of `load_market`."""
 
     symbols: Sequence[str] | None = None
     bar_time: BarTime | None = None
@@ -66,24 +66,23 @@ def load_market(
     name: str | None = None,
     dialect: Dialect = _PLAIN,
 ) -> MarketData:
-    """The market in a file, in a folder with one file or several per symbol, or in these files of a folder.
+    """The market in a file, in a folder with one or several files per symbol, or in a list of files.
 
-    A CSV or Parquet file holds one asset; or several in long format, with a symbol column; or several in wide format
-    (`BTC:close`). Quotes are columns bid and ask; feature_NAME is a feature. Columns and times have their usual
-    spellings (`market.columns`, `market.times`). Rows with the newest first are sorted, and prices are adjusted if
-    there is an adjusted close, each with a notice. Any other problem raises UserError: one sentence with file, row
-    (data rows from 1), symbol and remedy.
+    A CSV or Parquet file holds one asset, several in long format (a symbol column), or several in wide format
+    (`BTC:close`). Quotes are columns bid and ask; feature_NAME is a feature. See `market.columns` and `market.times`
+    for titles and times. Newest-first rows are sorted and an adjusted close adjusts prices, each with a notice. Any
+    other problem raises UserError with file, row (data rows from 1), symbol and remedy.
 
     symbols: to read, in this order; None: all.
-    bar_time: whether the times in the data are when bars open or close. It matters if assets have bars of different
-    length: each bar then stands on the timeline where it closes, so that no day is known at its first hour.
-    form: changes to the bars: of another length, of a session alone, or adjusted to splits.
-    faults: what to do about unusable rows; None refuses the first.
-    name: the symbol of a file that names none; None: the name of the file. dialect: what its titles and dates mean.
+    bar_time: whether times mark the open or the close of bars. It matters if assets have bars of different lengths:
+    each bar is placed at its close, so that a day is not known at its first hour.
+    form: longer bars, a session, or split adjustment.
+    faults: how invalid rows are handled; None refuses the first.
+    name: the symbol of a file without one; None: the file name. dialect: the meaning of titles and dates.
     """
     files = files_of(Path(path)) if isinstance(path, str | Path) else path
     names = names_of(files)
-    if symbols and len(files) > 1:  # other files of the folder need not be usable
+    if symbols and len(files) > 1:  # other files in the folder need not be valid
         named = [own for own in symbols_of(files) if own.name in symbols]
         files = [file for own in named for file in own.files] if {own.name for own in named} == {*symbols} else files
     source = Path(path).name if isinstance(path, str | Path) else " and ".join(file.name for file in files)
@@ -103,9 +102,9 @@ def market_from_frame(
 ) -> MarketData:
     """The market in a polars or pandas DataFrame with the columns of a `load_market` file; a pandas index is a column.
 
-    Titles with several levels are joined: ("Close", "AAPL") is Close:AAPL. name: the frame's name in messages, and the
-    symbol if the frame names none. The rest is as for `load_market`, which says what UserError is raised about. Raises
-    it as well if `frame` is no DataFrame.
+    Titles with several levels are joined: ("Close", "AAPL") becomes Close:AAPL. name: the frame's name in messages, and
+    the symbol if the frame has none. Other arguments are those of `load_market`. Raises UserError as `load_market`,
+    and if `frame` is not a DataFrame.
     """
     import polars as pl
 
@@ -133,9 +132,9 @@ def _title(title: Any) -> str:
 
 
 def _plain_column(column: Any) -> Any:
-    """A pandas column in a form that polars takes without pyarrow.
+    """A pandas column in a form that polars reads without pyarrow.
 
-    Times with a time zone become UTC; midnights of that zone stay the days they are.
+    Times with a time zone become UTC; midnights in that zone keep their date.
     """
     if getattr(column.dtype, "tz", None) is not None:
         wall = column.dt.tz_localize(None)
@@ -146,7 +145,7 @@ def _plain_column(column: Any) -> Any:
 
 
 def market_of_tables(tables: Iterable[tuple[Table, str]], source: str, reading: Reading, faults: Faults) -> MarketData:
-    """The market of (table, name) pairs; a table that names no symbol has `name` for its symbol."""
+    """The market of (table, name) pairs; the symbol of a table without one is `name`."""
     assets: dict[str, Asset | Parts] = {}
     for asset in (asset for table, name in tables for asset in _assets_of(table, name, faults)):
         before = assets.get(asset.symbol)
@@ -160,7 +159,7 @@ def market_of_tables(tables: Iterable[tuple[Table, str]], source: str, reading: 
         if symbol not in found:
             why = of_several_lengths(symbol, files) or nearest(symbol, found)
             raise UserError(f'{source} has no symbol "{symbol}". {why}')
-    # Each asset is let go once it is read, and its table with the last of them: a large file is in memory once.
+    # Each asset is released once it is read, and its table with the last one, so that a large file is in memory once.
     read = [read_asset(found.pop(symbol), faults) for symbol in reading.symbols or tuple(found)]
     read = [in_form(bars, reading.form, reading.bar_time or bars.bar_time or "open") for bars in read]
     read = align_bars(with_exchange_days(read), reading.bar_time)
@@ -205,7 +204,7 @@ def _on_one_timeline(read: Sequence[AssetBars], source: str, notices: list[str])
 
 
 def _all_times(of_assets: Sequence[Times]) -> Times:
-    """The times that any asset has, in order; each asset's are."""
+    """The union of the assets' times, in order."""
     longest = max(of_assets, key=len)
     if all(np.array_equal(times, longest) for times in of_assets):
         return longest
@@ -213,7 +212,7 @@ def _all_times(of_assets: Sequence[Times]) -> Times:
 
 
 def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
-    """The assets of a table, or one called `name` if the table names none; their cells are not read yet."""
+    """The assets of a table, or one named `name` if the table has no symbols; their cells are not parsed here."""
     layout = table.layout
     missing = [("price", "close"), ("time", "time")]
     missing = [each for each, there in zip(missing, (layout.fields, layout.time), strict=True) if not there]
@@ -226,7 +225,7 @@ def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
         )
     times = _times_of(table, layout, faults)
     known = ~np.isnat(times.utc)
-    table = replace(table, frame=table.frame.drop(layout.time))  # texts of times are the largest part of most tables
+    table = replace(table, frame=table.frame.drop(layout.time))  # the text of times is the largest part of most tables
     if layout.symbol is None:
         for symbol, fields in layout.fields.items():
             yield Asset(symbol or name, table, layout, fields, np.flatnonzero(known), times)
@@ -241,13 +240,13 @@ def _assets_of(table: Table, name: str, faults: Faults) -> Iterator[Asset]:
 
 
 def _remedy(table: Table, meanings: Sequence[str]) -> str:
-    """How the user says which columns have these meanings: the first whose cells may, as a flag to be pasted."""
+    """A remedy for missing meanings: a flag to paste, with the first column whose cells fit each meaning."""
     frame = table.frame
     if not table.has_titles:
         columns = " ".join(
             f"{name}={i}" for i, name in enumerate(("time", "open", "high", "low", "close", "volume"), 1)
         )
-        return f"it has no header, and its rows are of no known layout; number its columns, as in --columns {columns}"
+        return f"it has no header and no known layout; number its columns, as in --columns {columns}"
     found = {
         meaning: next(
             (title for title in frame.columns if title and _may_hold(meaning, frame[title].head(100))), "TITLE"
@@ -256,8 +255,8 @@ def _remedy(table: Table, meanings: Sequence[str]) -> str:
     }
     named = " ".join(shlex.quote(f"{meaning}={title}") for meaning, title in sorted(found.items(), reverse=True))
     closes = found.get("close", "TITLE")
-    wide = "" if closes == "TITLE" or is_usual(closes) else f", or name the closes of symbols such as {closes}:close"
-    return f"say --columns {named}, if {'that is it' if len(found) == 1 else 'those are they'}{wide}"
+    wide = "" if closes == "TITLE" or is_usual(closes) else f", or rename the closes of symbols, as in {closes}:close"
+    return f"if {'this column is' if len(found) == 1 else 'these columns are'} meant, pass --columns {named}{wide}"
 
 
 def _may_hold(meaning: str, cells: "pl.Series") -> bool:
@@ -269,7 +268,7 @@ def _may_hold(meaning: str, cells: "pl.Series") -> bool:
 
 
 def _times_of(table: Table, layout: Layout, faults: Faults) -> ReadTimes:
-    """The time of every row; NaT if it cannot be read, which is reported."""
+    """The time of every row; NaT, and a report, if it cannot be read."""
     columns = [table.frame[name] for name in layout.time]
     column = columns[0] if len(columns) == 1 else join_clock(*columns)
     try:
@@ -277,8 +276,8 @@ def _times_of(table: Table, layout: Layout, faults: Faults) -> ReadTimes:
         times = parse_times(column, table.dialect.date_order, zone)
     except AmbiguousTimesError as error:
         raise UserError(
-            f"{table.name}: a time like {error} can be read with the day first or the month first, and no row tells "
-            "which; say --date-order dmy or --date-order mdy."
+            f"{table.name}: a time like {error} can be read with the day first or the month first, and no row shows "
+            "which; pass --date-order dmy or --date-order mdy."
         ) from error
     except UserError as error:
         raise UserError(f"{table.name}: {error}") from error
@@ -286,12 +285,12 @@ def _times_of(table: Table, layout: Layout, faults: Faults) -> ReadTimes:
         cell = column[int(unread[0])]
         problem = "the time is empty" if cell in (None, "") else f'"{cell}" is not a time; expected {EXPECTED_TIMES}'
         if cell == layout.time[0]:
-            problem = f'"{cell}" repeats the header, as if files were put together'
+            problem = f'"{cell}" repeats the header, as in concatenated files'
         elif re.fullmatch(r"\d\d?:\d\d(:\d\d)?", str(cell)):
             problem = f"{cell} is a time of day without a date"
         alone = column.slice(int(unread[0]), 1)
         if zone is not None and not np.isnat(parse_times(alone, table.dialect.date_order or "ymd").utc[0]):
-            problem = f'"{cell}" is a time that the clocks of {zone} skip, or there is no such zone'
+            problem = f'"{cell}" does not exist in {zone} because of daylight saving time, or there is no such zone'
         faults.report(table, unread, f"{problem}; fix or drop the row.")
     return times
 
@@ -301,20 +300,20 @@ def _listed(columns: Sequence[str]) -> str:
     return shown + (", ..." if len(columns) > 12 else "")
 
 
-# With fewer bars, every step between two of them may be a gap.
+# With fewer bars, every step between two bars may be a gap.
 _FEWEST_TO_TELL_SPACING = 4
-# Bars this many times as long as others are of another length. Months, with 28 to 31 days, are all of one length.
+# Bars are of different lengths if they differ by this factor; months have 28 to 31 days and count as one length.
 _LONGER = 1.5
-# Bars of a day are at least this long, in ns; a day on which clocks change has 23 hours.
+# Daily bars are at least this long, in ns; a day on which clocks change may have 23 hours.
 _SHORTEST_DAY = 20 * 3_600 * 10**9
 
 
 def align_bars(read: Sequence[AssetBars], bar_time: BarTime | None) -> list[AssetBars]:
-    """The bars of the assets, with each long bar at the time of the shortest bar that closes with it.
+    """The bars of the assets, with each long bar moved to the time of the shortest bar that closes with it.
 
-    bar_time: whether times are when bars open or close; None: as the names of the time columns say. If all bars have
-    the same length, it makes no difference and times stay as they are.
-    Raises UserError if it makes a difference and neither `bar_time` nor a column name tells which it is.
+    bar_time: whether times mark the open or the close of bars; None: as the column titles state. It does not matter if
+    all bars have the same length; times then stay unchanged.
+    Raises UserError if it matters and neither `bar_time` nor a column title states it.
     """
     spacings = [_spacing(bars.times) for bars in read]
     shortest = min((spacing for spacing in spacings if spacing is not None), default=None)
@@ -335,10 +334,10 @@ def align_bars(read: Sequence[AssetBars], bar_time: BarTime | None) -> list[Asse
 
 
 def with_exchange_days(read: Sequence[AssetBars]) -> list[AssetBars]:
-    """The bars; where all assets have bars of a day or longer, those at midnights of an exchange keep its days.
+    """The bars, dated by their exchange if they start at its midnights and all assets have bars of a day or longer.
 
-    In UTC, a Monday that begins at midnight in Tokyo lies on Sunday. Beside shorter bars, UTC decides what is
-    known when.
+    In UTC, a Monday that begins at midnight in Tokyo is a Sunday. If there are shorter bars, UTC decides which bars are
+    known.
     """
     spacings = [_spacing(bars.times) for bars in read]
     if any(spacing is not None and spacing < _SHORTEST_DAY for spacing in spacings):
@@ -347,20 +346,20 @@ def with_exchange_days(read: Sequence[AssetBars]) -> list[AssetBars]:
         bars
         if bars.days is None
         else replace(
-            bars, times=bars.days, notices=[*bars.notices, f"{bars.symbol}: its bars keep the days of their exchange"]
+            bars, times=bars.days, notices=[*bars.notices, f"{bars.symbol}: bars keep the dates of their exchange"]
         )
         for bars in read
     ]
 
 
 def _ambiguous_bar_time(read: Sequence[AssetBars], named: Sequence[BarTime | None], long: Sequence[bool]) -> UserError:
-    """An error about the first asset whose times may be either, and another asset because of which it matters."""
+    """The error about the first asset with ambiguous times, and an asset for which it matters."""
     this = named.index(None)
     other = next(i for i in range(len(read)) if long[i] != long[this] or named[i] != named[this])
-    why = "have another length" if long[other] != long[this] else f"are named by when they {named[other]}"
+    why = "have another length" if long[other] != long[this] else f"are stamped at their {named[other]}"
     return UserError(
-        f"It matters whether the times of {read[this].symbol} are when its bars open or when they close, since the "
-        f"bars of {read[other].symbol} {why}; say which with --bar-time open or --bar-time close."
+        f"It matters whether the times of {read[this].symbol} mark the open or the close of bars, because the bars of "
+        f"{read[other].symbol} {why}; pass --bar-time open or --bar-time close."
     )
 
 
@@ -371,7 +370,7 @@ def _moved(bars: AssetBars, spacing: int, shortest: int, *, is_long: bool, bar_t
     ends = bars.times if bar_time == "close" else _ends(bars.times, spacing)
     notices = bars.notices
     if is_long:
-        notices = [*notices, f"{bars.symbol}: its bars are longer than others and were moved to where they close"]
+        notices = [*notices, f"{bars.symbol}: bars are longer than others and were moved to the times when they close"]
     return replace(bars, times=ends - np.timedelta64(shortest, "ns"), notices=notices)
 
 
@@ -383,7 +382,7 @@ def _spacing(times: NDArray[np.datetime64]) -> int | None:
 
 
 def _ends(times: NDArray[np.datetime64], spacing: int) -> NDArray[np.datetime64]:
-    """When each bar ends: where the next begins or, before a gap and at the end, after the longest usual bar.
+    """When each bar ends: when the next begins or, before a gap and at the end, after the longest usual bar.
 
     Months have 28 to 31 days, and no bar may be known before its own end.
     """

@@ -1,4 +1,4 @@
-"""Joins the files of one symbol: those of its bid and its ask, and those that follow each other in time."""
+"""Join several files of one symbol: bid and ask files, and files of consecutive dates."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,19 +14,19 @@ from ml_pipeline.trading.market.plausibility import MOST_ASK_OVER_BID, outside_r
 from ml_pipeline.trading.market.tables import Faults, Table
 from ml_pipeline.trading.market.times import as_text
 
-# A message names so many gaps between files.
+# Most gaps between files that a message names.
 _MOST_NAMED = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """Assets of several tables that are one asset, each of other dates."""
+    """One asset in several tables, each with different dates."""
 
     assets: tuple[Asset, ...]
 
     @classmethod
     def of(cls, before: "Asset | Parts", asset: Asset) -> "Parts":
-        """One more part."""
+        """`before` with one more part."""
         return cls((*(before.assets if isinstance(before, Parts) else (before,)), asset))
 
     @property
@@ -36,12 +36,12 @@ class Parts:
 
     @property
     def table(self) -> Table:
-        """That of the first part."""
+        """The table of the first part."""
         return self.assets[0].table
 
     @property
     def fields(self) -> dict[str, str]:
-        """Those of the first part."""
+        """The fields of the first part."""
         return self.assets[0].fields
 
 
@@ -55,9 +55,9 @@ class QuotePair:
 
 
 def paired(assets: Mapping[str, Asset | Parts]) -> dict[str, Asset | Parts | QuotePair]:
-    """The assets by symbol, with each two whose names differ by bid and ask alone as one, named without that word.
+    """The assets by symbol; two names that differ only by bid and ask become one asset, named without that word.
 
-    Assets that have quotes of both sides stay as they are.
+    Assets with quotes of both sides are unchanged.
     """
     names = pairs_among(symbol for symbol, asset in assets.items() if "ask" not in asset.fields)
     pairs = {name: QuotePair(name, assets[bid], assets[ask]) for name, (bid, ask) in names.items()}
@@ -68,8 +68,8 @@ def paired(assets: Mapping[str, Asset | Parts]) -> dict[str, Asset | Parts | Quo
             found[symbol] = asset
         elif pair.symbol in assets:
             raise UserError(
-                f"{pair.symbol} is a file of its own, and {pair.bid.symbol} and {pair.ask.symbol} are its bid and ask; "
-                "keep the pair, or the one file."
+                f"{pair.symbol} is in one file, and {pair.bid.symbol} and {pair.ask.symbol} are its bid and ask; keep "
+                "the pair, or the one file."
             )
         else:
             found[pair.symbol] = pair
@@ -77,7 +77,7 @@ def paired(assets: Mapping[str, Asset | Parts]) -> dict[str, Asset | Parts | Quo
 
 
 def pairs_among(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """(the name of the bid, that of the ask) of each two names that differ by that word alone, by the name without it.
+    """(bid name, ask name) of each two names that differ only by that word, by the name without it.
 
     >>> pairs_among(["EURUSD_bid", "GBPUSD_ask", "EURUSD_ask", "BTC"])
     {'EURUSD': ('EURUSD_bid', 'EURUSD_ask')}
@@ -90,7 +90,7 @@ def pairs_among(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def read_asset(asset: Asset | Parts | QuotePair, faults: Faults) -> AssetBars:
-    """The bars of the asset, of its parts or of the pair. Raises UserError as `read_bars`, and if parts do not fit."""
+    """The bars of an asset, its parts or a pair. Raises UserError as `read_bars`, and if parts do not fit."""
     if isinstance(asset, Asset):
         return read_bars(asset, faults)
     if isinstance(asset, Parts):
@@ -99,11 +99,11 @@ def read_asset(asset: Asset | Parts | QuotePair, faults: Faults) -> AssetBars:
 
 
 def _in_time(whole: Parts, parts: Sequence[AssetBars], faults: Faults) -> AssetBars:
-    """The bars of all parts, oldest first; of bars at the same time, the first value. Overlaps and gaps are noticed."""
+    """The bars of all parts, oldest first; bars at the same time use the first value. Reports overlaps and gaps."""
     symbol, files = whole.symbol, [asset.table.name for asset in whole.assets]
     for file, part in zip(files, parts, strict=True):
         if part.fields.keys() != parts[0].fields.keys():
-            raise UserError(f"{symbol} has other columns in {file} than in {files[0]}; give both the same.")
+            raise UserError(f"{symbol} has different columns in {file} and in {files[0]}; give both the same columns.")
     times = np.concatenate([part.times for part in parts])
     order = np.argsort(times, kind="stable")
     times = times[order]
@@ -121,7 +121,7 @@ def _in_time(whole: Parts, parts: Sequence[AssetBars], faults: Faults) -> AssetB
             kept[name][bar[rows]] = np.where(np.isnan(first), second, first)
     if other.any():
         faults.add(
-            f"{symbol} has {counted(int(other.sum()), 'bar')} in two files with other values, first at "
+            f"{symbol} has {counted(int(other.sum()), 'bar')} with different values in two files, first at "
             f"{as_text(times[int(np.argmax(other))])}; keep these bars in one of the files."
         )
     days = [part.days for part in parts if part.days is not None]
@@ -137,12 +137,12 @@ def _in_time(whole: Parts, parts: Sequence[AssetBars], faults: Faults) -> AssetB
     )
     n_twice = int((nth == 1).sum())
     twice = f"; {counted(n_twice, 'bar')} {'was' if n_twice == 1 else 'were'} in two of them" if n_twice else ""
-    bars.notices.append(f"{symbol}: {len(files)} files follow each other in time{twice}{_between(parts)}")
+    bars.notices.append(f"{symbol}: {len(files)} files of consecutive dates were joined{twice}{_between(parts)}")
     return bars
 
 
 def _notices_of(files: Sequence[str], parts: Sequence[AssetBars]) -> list[str]:
-    """The notices of the parts; those that several parts have, once."""
+    """The notices of the parts; a notice of several parts appears once."""
     of_files: dict[str, list[str]] = {}
     for file, part in zip(files, parts, strict=True):
         for notice in part.notices:
@@ -158,7 +158,7 @@ def _first_of(files: Sequence[str]) -> str:
 
 
 def _between(parts: Sequence[AssetBars]) -> str:
-    """Where parts are further apart than any bars within them, as the end of a sentence."""
+    """Gaps between parts that are longer than any gap within them, as the end of a sentence."""
     ordered = sorted(parts, key=lambda part: part.times[0])
     longest = max((np.diff(part.times).max() for part in parts if len(part.times) > 1), default=np.timedelta64(0, "ns"))
     ends = np.maximum.accumulate(np.array([part.times[-1] for part in ordered]))
@@ -172,20 +172,20 @@ def _between(parts: Sequence[AssetBars]) -> str:
 
 
 def _joined(symbol: str, bid: AssetBars, ask: AssetBars, faults: Faults) -> AssetBars:
-    """Bars in the middle of both sides, at the times that both have, with half the spread of their closes."""
+    """Mid prices at the times that both sides have, with half the spread of their closes."""
     times, of_bid, of_ask = np.intersect1d(bid.times, ask.times, assume_unique=True, return_indices=True)
     bids, asks = bid.fields["close"][of_bid], ask.fields["close"][of_ask]
     bad = (asks < bids) | (asks > MOST_ASK_OVER_BID * bids)
     if bad.any():
         i = int(np.argmax(bad))
         faults.add(
-            f"{ask.symbol} and {bid.symbol} in {counted(int(bad.sum()), 'bar')}, first at {as_text(times[i])}: the ask "
-            f"is {asks[i]:g} and the bid {bids[i]:g}, which no market quotes; fix or drop the bars in both files."
+            f"{ask.symbol} and {bid.symbol} have {counted(int(bad.sum()), 'bar')} with impossible quotes, first at "
+            f"{as_text(times[i])}: the ask is {asks[i]:g} and the bid {bids[i]:g}; fix or drop the bars in both files."
         )
         times, of_bid, of_ask = times[~bad], of_bid[~bad], of_ask[~bad]
     if not len(times):
         raise UserError(
-            f"{bid.symbol} and {ask.symbol} have no bar at the same time; use bid and ask of the same days."
+            f"{bid.symbol} and {ask.symbol} have no bar at the same time; use bid and ask of the same dates."
         )
     fields = {name: (bid.fields[name][of_bid] + ask.fields[name][of_ask]) / 2 for name in PRICES}
     fields["half_spread"] = (ask.fields["close"][of_ask] - bid.fields["close"][of_bid]) / 2 / fields["close"]
@@ -193,10 +193,8 @@ def _joined(symbol: str, bid: AssetBars, ask: AssetBars, faults: Faults) -> Asse
     for side, rows in ((bid, of_bid), (ask, of_ask)):
         fields |= {name: values[rows] for name, values in side.fields.items() if name.startswith(FEATURE_PREFIX)}
     alone = len(bid.times) + len(ask.times) - 2 * len(of_bid)
-    left = f"; {counted(alone, 'bar')} of one side alone left out" if alone else ""
-    notice = (
-        f"{symbol}: {bid.symbol} and {ask.symbol} are its two sides; prices are their middle, volumes their sum{left}"
-    )
+    left = f"; {counted(alone, 'bar')} of one side only {'was' if alone == 1 else 'were'} left out" if alone else ""
+    notice = f"{symbol}: prices are the mid of {bid.symbol} and {ask.symbol}, volumes their sum{left}"
     days = None if bid.days is None else bid.days[of_bid]
     has_range = bid.outside is not None and ask.outside is not None
     return AssetBars(
@@ -211,7 +209,7 @@ def _joined(symbol: str, bid: AssetBars, ask: AssetBars, faults: Faults) -> Asse
 
 
 def _without_side(symbol: str) -> str:
-    """The symbol without the word bid or ask and without the separators beside it.
+    """The symbol without the word bid or ask and the separators around it.
 
     >>> _without_side("EURUSD_bid"), _without_side("EURUSD_1H_ASK_2017"), _without_side("bid.EURUSD")
     ('EURUSD', 'EURUSD_1H_2017', 'EURUSD')

@@ -1,4 +1,4 @@
-"""Reads numbers as market files write them: with a decimal point or comma, thousands separators, or K, M and B."""
+"""Parse the numbers of market files: with a decimal point or comma, thousands separators, or K, M, B and T."""
 
 import re
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import polars as pl
 
 _EMPTY = ("", "na", "n/a", "#n/a", "null", "none", "-", "--")
-# Volumes as web pages write them: 3.43M.
+# Suffixes of volumes on web pages: 3.43M.
 _FACTORS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-# In 1,234 the comma may separate thousands or decimals. A number that can only have a decimal point has other digits
-# around it than 1.234 has, or several commas, as 1,234,567. Decimal commas are the mirror image.
+# The comma in 1,234 may separate thousands or decimals. A number has a decimal point for certain if the digits around
+# it differ from those of 1.234, or if it has several commas, as 1,234,567. Decimal commas are the mirror image.
 _SURELY_POINTS = (
     r"^[-+]?(\d+\.\d{1,2}|\d+\.\d{4,}|0*\.\d+|\d{4,}\.\d+|\d*\.\d+e[-+]?\d+|\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,})$"
 )
@@ -26,10 +26,10 @@ _EITHER = r"[-+]?[1-9]\d{0,2},\d{3}"
 
 
 def parse_numbers(columns: "Sequence[pl.Series]") -> list[tuple[FloatArray, NDArray[np.bool_]]]:
-    """For each column of one table: (numbers, NaN for an empty cell; which cells are neither a number nor empty).
+    """For each column of a table: (numbers, NaN for an empty cell; which cells are neither a number nor empty).
 
-    All columns have the same decimal sign. It is the point, unless some cell can only be read with a comma and none
-    only with a point. A cell like 1,234 is a number only if another cell tells which sign it is.
+    All columns have the same decimal sign: the point, unless some cell can only be read with a comma and none only with
+    a point. A cell like 1,234 is a number only if another cell settles the sign.
     """
     import polars as pl
 
@@ -54,24 +54,24 @@ def parse_numbers(columns: "Sequence[pl.Series]") -> list[tuple[FloatArray, NDAr
 
 
 def why_unread(cell: str) -> str:
-    """What is wrong with a cell that cannot be read, and the remedy.
+    """Why a cell cannot be read, and the remedy.
 
     >>> why_unread("12$")
     'which is not a number like 1234.56; fix or drop the row'
     >>> why_unread("1,234")
-    'which may be 1234 or 1.234, and no other cell tells which; write one of the two'
+    'which may be 1234 or 1.234, and no other cell shows which; write one of the two'
     """
     if re.fullmatch(_EITHER, cell.strip()):
         grouped, pointed = (cell.strip().replace(",", sign) for sign in ("", "."))
-        return f"which may be {grouped} or {pointed}, and no other cell tells which; write one of the two"
+        return f"which may be {grouped} or {pointed}, and no other cell shows which; write one of the two"
     return "which is not a number like 1234.56; fix or drop the row"
 
 
 def _cleaned(column: "pl.Series") -> "pl.Series":
-    """Text without blanks and currency signs; null where it means a missing value."""
+    """Text without blanks and currency signs; null for a missing value."""
     import polars as pl
 
-    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Duration, pl.Object):  # of a typed file; no text
+    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Duration, pl.Object):  # not text, in a typed file
         cells = [None if is_empty else str(column.dtype) for is_empty in column.is_null()]
         column = pl.Series(column.name, cells, dtype=pl.String)
     text = column.cast(pl.String).str.strip_chars().str.strip_chars_start("$€£¥").str.to_lowercase()

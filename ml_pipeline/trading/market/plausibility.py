@@ -1,7 +1,7 @@
-"""Recognizes prices at which nobody can have traded: bars outside their own range, splits, wrong ticks, wide quotes.
+"""Recognize prices that cannot have been traded: prices outside their bar's range, splits, wrong ticks, wide quotes.
 
-T bars of one asset. Pure arithmetic: `asset_bars` refuses rows by it, `data` marks bars in which nothing is filled, and
-`diagnosis` describes what it finds.
+T bars of one asset. Pure arithmetic: `asset_bars` uses it to refuse rows, `data` to mark bars in which no order fills,
+and `diagnosis` to describe problems.
 """
 
 import re
@@ -17,43 +17,45 @@ from ml_pipeline.trading.market.times import as_text
 FloatArray = NDArray[np.float64]
 Prices = Mapping[str, FloatArray]
 
-# Prices this many times outside their bar's range, and an ask this many times its bid, cannot be: rows are refused.
+# Rows are refused if a price lies outside its bar's range by this factor, or the ask is this multiple of the bid.
 MOST_OUTSIDE = 1.5
 MOST_ASK_OVER_BID = 2.0
-# So is a close that moves by this factor and is taken back by the next bar.
+# Rows are also refused if their close moves by this factor and the next bar reverses it.
 MOST_TAKEN_BACK = 4.0
-# Half a spread above this part of the price is told.
+# A half spread above this fraction of the price is reported.
 _WIDE_HALF_SPREAD = 0.05
-# Prices that were rounded, or kept in 32 bits, may lie this far outside their range.
+# Rounded or 32-bit prices may lie this far outside their range.
 _ROUNDING = 1e-6
-# An outlier is a return this many times the median absolute one: one in millions by chance, even with heavy tails.
+# An outlier is a return above this multiple of the median absolute return: rarer than one in a million by chance, even
+# with heavy tails.
 _OUTLIER = 40
-# A wrong tick moves the price by at least this factor, and the next bar takes it back.
+# A wrong tick moves the price by at least this factor, and the next bar reverses it.
 _WRONG_TICK = 1.5
-# New shares for one old share that splits give, and old shares for one new share after reverse splits.
+# New shares per old share in splits, and old shares per new share in reverse splits.
 _SPLITS = (1.5, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 100)
 _REVERSE_SPLITS = (4, 5, 6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 100)
-# A split's log return is within this of the ratio, at the open and at the close, and is no usual move.
+# The log return of a split is within this distance of the ratio at the open and at the close, and is larger than this
+# multiple of usual moves.
 _NEAR_SPLIT = 0.1
 _NEAR_SMALL_SPLIT = 0.05
 _USUAL_MOVES = 8
 
 
 class Split(NamedTuple):
-    """From the bar `row` on, prices are the earlier ones divided by `ratio`, 20 for a split of 20 to 1."""
+    """A split: from bar `row` on, prices are divided by `ratio`, which is 20 for a 20:1 split."""
 
     row: int
     ratio: float
 
     def __str__(self) -> str:
-        """As traders write it: 20:1, 3:2, or 1:10 for a reverse split."""
+        """20:1, 3:2, or 1:10 for a reverse split."""
         if self.ratio < 1:
             return f"1:{1 / self.ratio:g}"
         return "3:2" if self.ratio == 1.5 else f"{self.ratio:g}:1"
 
 
 class OwnBars(NamedTuple):
-    """Bars of one asset, each array (T,). outside: see `outside_range`; None where there is none or nothing tells."""
+    """Bars of one asset, each array (T,). outside: see `outside_range`; None if no bar is outside or this is unknown."""
 
     times: NDArray[np.datetime64]
     open: FloatArray
@@ -71,7 +73,7 @@ def outside_range(prices: Prices, *, times: float = 1.0 + _ROUNDING) -> NDArray[
 
 
 def find_splits(open: FloatArray, close: FloatArray) -> list[Split]:
-    """Where prices go on at a fraction, or a multiple, of the last close, as after a split that they do not reflect.
+    """The bars at which prices change as after a split that the data do not reflect.
 
     >>> find_splits(np.array([100.0, 100, 5, 5.1]), np.array([100.0, 101, 5.05, 5.1]))
     [Split(row=2, ratio=20)]
@@ -95,14 +97,14 @@ def find_splits(open: FloatArray, close: FloatArray) -> list[Split]:
 
 
 def severe_problems(symbol: str, bars: OwnBars) -> Iterator[tuple[str, str]]:
-    """(problem, remedy) of everything that makes results of this asset wrong, and that is not refused."""
+    """(problem, remedy) of each problem that makes results of this asset wrong but is not refused."""
     yield from _one_side(symbol, bars)
     for check in (_outside, _split, _wrong_ticks, _wide_quotes):
         yield from check(bars)
 
 
 def far_returns(close: FloatArray) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Log returns (T - 1,), and the indices of those that are far out."""
+    """Log returns (T - 1,), and the indices of the outliers."""
     returns = np.diff(np.log(close))
     sizes = np.abs(returns)
     moved = sizes[sizes > 0]
@@ -112,7 +114,7 @@ def far_returns(close: FloatArray) -> tuple[FloatArray, NDArray[np.int64]]:
 
 
 def quote_side(symbol: str) -> Any:
-    """The match of "bid" or "ask" in the name of a symbol, as a word of its own; None if there is none."""
+    """The match of the separate word "bid" or "ask" in the name of a symbol; None if there is none."""
     return re.search(r"(?<![A-Za-z])(ask|bid)(?![A-Za-z])", symbol, re.IGNORECASE)
 
 
@@ -121,7 +123,7 @@ def _one_side(symbol: str, bars: OwnBars) -> Iterator[tuple[str, str]]:
     if side and (bars.half_spread is None or not bars.half_spread.any()):
         yield (
             f"by its name it holds only the {side[1].lower()} side",
-            "put the file of the other side beside it (the same name with bid or ask), or add half the spread to "
+            "add the file of the other side to the folder (the same name with bid or ask), or add half the spread to "
             "--slippage-bps",
         )
 
@@ -135,8 +137,8 @@ def _outside(bars: OwnBars) -> Iterator[tuple[str, str]]:
             f"{as_text(bars.times[outside[0]])}",
             "the columns are probably swapped: rename them"
             if often
-            else "check how the bars were made; orders are not filled in those bars, and features of highs and lows "
-            "are wrong there",
+            else "check how the bars were made; no order fills in those bars, and their features of highs and lows are "
+            "wrong",
         )
 
 
@@ -145,17 +147,17 @@ def _split(bars: OwnBars) -> Iterator[tuple[str, str]]:
     if splits:
         more = f", and {counted(len(splits) - 1, 'more split')}" if len(splits) > 1 else ""
         yield (
-            f"prices go on as after a split of {splits[0]} at {as_text(bars.times[splits[0].row])}{more}",
+            f"prices change as after an unadjusted {splits[0]} split at {as_text(bars.times[splits[0].row])}{more}",
             "use adjusted prices, or --adjust-splits",
         )
 
 
 def wrong_ticks(close: FloatArray, *, times: float = _WRONG_TICK) -> NDArray[np.int64]:
-    """The bars whose close is `times` as far up or down from the one before, and that the one after takes back."""
+    """The bars whose close moves by at least the factor `times` and is reversed by the next bar."""
     returns, far = far_returns(close)
     far = far[(np.abs(returns[far]) > np.log(times)) & (far + 1 < len(returns))]
     undone = far[np.abs(returns[far] + returns[far + 1]) < np.abs(returns[far]) / 2]
-    there = np.diff(undone, prepend=-2) > 1  # and not the way back
+    there = np.diff(undone, prepend=-2) > 1  # without the bar that reverses the move
     return undone[there] + 1
 
 
@@ -164,9 +166,9 @@ def _wrong_ticks(bars: OwnBars) -> Iterator[tuple[str, str]]:
     if ticks.size:
         first = ticks[0]
         yield (
-            f"{counted(len(ticks), 'close')} {'is' if len(ticks) == 1 else 'are'} undone by the next bar, first "
+            f"{counted(len(ticks), 'close')} {'is' if len(ticks) == 1 else 'are'} reversed by the next bar, first "
             f"{bars.close[first] / bars.close[first - 1] - 1:+,.0%} at {as_text(bars.times[first])}",
-            "it is probably a wrong tick: drop the row",
+            "probably a wrong tick: drop the row",
         )
 
 

@@ -1,5 +1,4 @@
-"""Bars of one asset in another form: adjusted to stock splits that their prices do not reflect, in the session alone,
-and longer."""
+"""Change the bars of one asset: adjust them for stock splits, keep only a session, build longer bars."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -22,8 +21,8 @@ class BarForm(NamedTuple):
     """Changes to the bars of a file.
 
     adjust_splits: divide the prices before each split that the file does not reflect; see `plausibility.find_splits`.
-    timeframe: longer bars, such as 5m, 1h or 1d, made of the file's. clock: the session, outside of which bars are left
-    out, and the time zone in which days begin; see `timeframes.make_clock`.
+    timeframe: length of the bars to build, such as 5m, 1h or 1d. clock: the session, outside which bars are left out,
+    and the time zone in which days begin; see `timeframes.make_clock`.
     """
 
     adjust_splits: bool = False
@@ -32,7 +31,7 @@ class BarForm(NamedTuple):
 
 
 def in_form(bars: AssetBars, form: BarForm, bar_time: BarTime) -> AssetBars:
-    """The bars as `form` asks for them. bar_time: whether their times are when they open or close."""
+    """The bars in this form. bar_time: whether their times mark the open or the close."""
     if form.adjust_splits:
         bars = with_splits_adjusted(bars)
     if form.clock.has_session:
@@ -41,7 +40,7 @@ def in_form(bars: AssetBars, form: BarForm, bar_time: BarTime) -> AssetBars:
 
 
 def in_session(bars: AssetBars, clock: Clock, bar_time: BarTime) -> AssetBars:
-    """The bars that open within the session; bars of a day or longer stay. Raises UserError if there are none."""
+    """The bars that open within the session; bars of a day or longer are kept. Raises UserError if there are none."""
     timing = Timing(usual_spacing(bars.times), bar_time, clock)
     if timing.length >= clock.open_for:
         return bars
@@ -62,16 +61,17 @@ def in_session(bars: AssetBars, clock: Clock, bar_time: BarTime) -> AssetBars:
 
 
 def resampled(bars: AssetBars, timeframe: str, clock: Clock, bar_time: BarTime) -> AssetBars:
-    """Bars of `timeframe` in place of shorter ones; an unfinished last one is left out, and gaps stay gaps.
+    """Bars of length `timeframe` built from shorter ones, without an unfinished last one; gaps stay gaps.
 
-    Raises UserError if the bars are longer than that, or if no bar is finished.
+    Raises UserError if the bars are already longer, or if no bar is finished.
     """
     length, spacing = timeframe_ns(timeframe), usual_spacing(bars.times)
     if spacing == length:
         return bars
     if spacing > length:
         raise UserError(
-            f"The bars of {bars.symbol} are longer than --timeframe {timeframe}; name a longer one, or leave it out."
+            f"The bars of {bars.symbol} are longer than --timeframe {timeframe}; use a longer timeframe, or leave it "
+            "out."
         )
     timing = Timing(spacing, bar_time, clock)
     made = long_bars(bars.times, timing, length, causal=False)
@@ -82,8 +82,8 @@ def resampled(bars: AssetBars, timeframe: str, clock: Clock, bar_time: BarTime) 
         raise UserError(f"The bars of {bars.symbol} do not fill one bar of --timeframe {timeframe}; use more bars.")
     stamps = (made.starts if bar_time == "open" else made.ends)[first].astype("datetime64[ns]")
     notice = (
-        f"{bars.symbol}: {len(bars.times):,} bars were made into {n_finished:,} of {timeframe}; their times are when "
-        f"they {bar_time}"
+        f"{bars.symbol}: {len(bars.times):,} bars were combined into {n_finished:,} of {timeframe}; their times mark "
+        f"the {bar_time}"
     )
     is_days = length >= timeframe_ns("1d") and bar_time == "open" and clock.zone is not None
     days = clock.days(timing.opens(bars.times[first]))[0][:n_finished].astype("datetime64[D]") if is_days else None
@@ -108,7 +108,7 @@ def with_splits_adjusted(bars: AssetBars) -> AssetBars:
             fields[name][: split.row] *= factor
         notices.append(
             f"{bars.symbol}: the {counted(split.row, 'bar')} before {as_text(bars.times[split.row])} "
-            f"{'was' if split.row == 1 else 'were'} adjusted to a split "
-            f"of {split}: prices / {split.ratio:g}, volumes x {split.ratio:g}"
+            f"{'was' if split.row == 1 else 'were'} adjusted for a {split} split: prices / {split.ratio:g}, volumes x "
+            f"{split.ratio:g}"
         )
     return replace(bars, fields=fields, notices=notices)

@@ -30,10 +30,10 @@ def chronological_split(
     embargo_bars: int = 0,
     source: str = "the market",
 ) -> dict[str, Split]:
-    """The bars first_bar..n_bars-1 as "train", "validation" and "test", in this order of time.
+    """The bars first_bar..n_bars-1, split by time into "train", "validation" and "test".
 
-    first_bar: the first bar with a window of complete features; the bars before it are warm-up.
-    embargo_bars: left out before validation and again before test. The test split is what the fractions leave.
+    first_bar: the first bar with a window of complete features; earlier bars are warm-up.
+    embargo_bars: left out before validation and again before test. The test split is the rest.
     Raises UserError if a split would have fewer than the 2 bars that one step needs.
 
     >>> splits = chronological_split(10, 110, train_fraction=0.6, validation_fraction=0.2, embargo_bars=5)
@@ -62,11 +62,11 @@ def walk_forward_folds(
     embargo_bars: int = 0,
     source: str = "the market",
 ) -> list[dict[str, Split]]:
-    """Folds of "train", "validation" and "test"; the tests follow one another to the end, each after its training.
+    """Folds of "train", "validation" and "test"; the test splits are consecutive and each follows its training.
 
     The bars are cut into n_folds + 1 equal parts. Fold k is tested on part k + 1 and trained on part k ("rolling") or
-    on all parts up to k ("expanding"); the last seventh of that is validation. A test begins with the last bar of the
-    part before, at whose close its first decision is made, so that the tests together leave out no bar.
+    on all parts up to k ("expanding"); the last seventh of that is validation. A test split begins with the last bar of
+    the previous part, at whose close its first decision is made, so that the test splits leave out no bar.
     Raises UserError if a split would have fewer than the 2 bars that one step needs.
 
     >>> for fold in walk_forward_folds(10, 310, 2, embargo_bars=5):
@@ -92,7 +92,7 @@ def walk_forward_folds(
 
 
 def whole(first_bar: int, n_bars: int, *, source: str = "the market") -> Split:
-    """All bars from first_bar on, for a policy that was trained on other data. Raises UserError as the others."""
+    """All bars from first_bar on, for a policy trained on other data. Raises UserError if one step does not fit."""
     split = Split("all", first_bar, n_bars)
     _require_a_step(split, first_bar, n_bars, source)
     return split
@@ -101,7 +101,7 @@ def whole(first_bar: int, n_bars: int, *, source: str = "the market") -> Split:
 def _require_a_step(split: Split, first_bar: int, n_bars: int, source: str) -> None:
     if split.n_bars < 2:
         raise UserError(
-            f"Of the {n_bars:,} bars of {source}, {min(first_bar, n_bars):,} are the warm-up of features and window, "
-            f"which leaves {max(split.n_bars, 0)} to the split {split.name}, but a step needs 2; use more bars, "
-            "shorten features or window, or change fractions and embargo."
+            f"The split {split.name} has {max(split.n_bars, 0)} of the {n_bars:,} bars of {source} after a warm-up of "
+            f"{min(first_bar, n_bars):,} bars for features and window, but a step needs 2; use more bars, shorten "
+            "features or window, or change fractions and embargo."
         )

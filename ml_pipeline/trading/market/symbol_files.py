@@ -1,7 +1,7 @@
-"""Which files of a folder hold which symbol: EURUSD is in EURUSD.csv, eurusd.parquet or FOREX_EURUSD_1H_ASK.csv.
+"""Find the files of each symbol in a folder: EURUSD is in EURUSD.csv, eurusd.parquet or FOREX_EURUSD_1H_ASK.csv.
 
-Two files whose names differ by bid and ask alone are one symbol, and so are those that differ by their dates alone, if
-the names are those that a source documents.
+Two files whose names differ only by bid and ask are one symbol. So are files that differ only by dates, if a source
+documents their names.
 """
 
 import re
@@ -16,13 +16,13 @@ from ml_pipeline.trading.market.csv_file import names_in
 from ml_pipeline.trading.market.joined_files import pairs_among
 
 _SUFFIXES = (".csv", ".tsv", ".txt", ".gz", ".zip", ".parquet", ".pq", ".feather", ".arrow")
-# What both halves of a name of MetaTrader 4 are: SYMBOL15 is a file that its user numbered.
+# The halves of symbols in MetaTrader 4's file names; other names with a number, such as SYMBOL15, mean nothing.
 _MONEY = (
     *("USD", "EUR", "GBP", "JPY", "CHF", "CAD", "AUD", "NZD", "SEK", "NOK", "DKK", "PLN", "CZK", "HUF", "RON", "ILS"),
     *("TRY", "RUB", "ZAR", "MXN", "BRL", "CNY", "CNH", "HKD", "SGD", "THB", "INR", "KRW", "TWD", "SAR", "AED"),
     *("XAU", "XAG", "XPT", "XPD", "BTC", "ETH", "LTC", "XRP"),
 )
-# Names of files as their sources document them: symbol, length of the bars and, if there are several, dates.
+# Documented file names: symbol, bar length and, for several files, dates.
 _DOCUMENTED = tuple(
     map(
         re.compile,
@@ -45,16 +45,16 @@ _DOCUMENTED = tuple(
         ),
     )
 )
-# A message names so many files of a folder.
+# Most files of a folder that a message names.
 _MOST_NAMED = 8
-# EURUSX is near to EURUSD, and XAUUSD, which ends alike, is not.
+# Least similarity for a suggestion: EURUSX suggests EURUSD, and XAUUSD does not.
 _NEAR = 0.8
 
 
 class SymbolFiles(NamedTuple):
-    """The files of one symbol: one, those of its bid and its ask, or those that follow each other in time.
+    """The files of one symbol: one file, bid and ask, or files of consecutive dates.
 
-    name: the symbol as the files name it.
+    name: the symbol in the file names.
     """
 
     name: str
@@ -62,14 +62,14 @@ class SymbolFiles(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings `data` and `symbols` that mean this market alone."""
+        """The settings `data` and `symbols` for this market alone."""
         if len(self.files) == 1:
             return {"data": self.files[0], "symbols": ()}
         return {"data": self.files[0].parent, "symbols": (self.name,)}
 
 
 class _Name(NamedTuple):
-    """What the name of a file tells. series: the symbol with the length of its bars. has_dates: others may follow."""
+    """A parsed file name. series: the symbol with its bar length. has_dates: other files may continue it."""
 
     symbol: str
     series: str
@@ -77,7 +77,7 @@ class _Name(NamedTuple):
 
 
 def _told_by(name: str) -> _Name:
-    """What the source documents of such a name; else the name alone is the symbol.
+    """Parse a file name of a documented form; otherwise the whole name is the symbol.
 
     >>> _told_by("BTCUSDT-1h-2023-01.csv"), _told_by("BRK.A.csv.gz").symbol
     (_Name(symbol='BTCUSDT', series='BTCUSDT-1h', has_dates=True), 'BRK.A')
@@ -103,7 +103,7 @@ def _stem(name: str) -> str:
 
 
 def names_of(files: Sequence[Path]) -> dict[Path, str]:
-    """The symbol of each file, by its name; with the length of its bars if these files have it in several."""
+    """The symbol of each file by its name, with the bar length if these files have several lengths of a symbol."""
     told = {file: _told_by(file.name) for file in files}
     series = _series_of(told.values())
     return {file: name.symbol if len(series[name.symbol]) == 1 else name.series for file, name in told.items()}
@@ -119,7 +119,7 @@ def _series_of(told: Iterable[_Name]) -> dict[str, list[str]]:
 
 
 def of_several_lengths(symbol: str, files: Iterable[str]) -> str | None:
-    """Why these files have no such symbol, if they hold its bars in several lengths; else None.
+    """Why these files have no such symbol, if they hold its bars in several lengths; otherwise None.
 
     >>> of_several_lengths("EURUSD", ["EURUSD5.csv", "EURUSD60.csv", "GBPUSD60.csv"])
     'EURUSD has bars of several lengths there, and each is a symbol named with its length; name EURUSD5 or EURUSD60.'
@@ -134,7 +134,7 @@ def of_several_lengths(symbol: str, files: Iterable[str]) -> str | None:
 
 
 def follow_each_other(file: str, other: str) -> bool:
-    """Whether files of these names hold the same bars of other dates.
+    """Whether files with these names hold the same kind of bars for different dates.
 
     >>> follow_each_other("BTCUSDT-1h-2023-01.csv", "BTCUSDT-1h-2023-02.csv")
     True
@@ -155,13 +155,13 @@ def files_of(path: Path) -> list[Path]:
     unpacked = {_stem(file.name) for file in there if file.suffix.lower() != ".zip"}
     files = [file for file in there if file.suffix.lower() != ".zip" or _is_other_table(file, unpacked)]
     if not files:
-        left = f"; {there[0].name} does not hold one table alone, so unpack it into a folder" if there else ""
+        left = f"; {there[0].name} does not hold exactly one table, so unpack it into a folder" if there else ""
         raise UserError(f"The folder {path} holds no market data; expected CSV or Parquet files, one per symbol{left}.")
     return files
 
 
 def _is_other_table(archive: Path, unpacked: set[str]) -> bool:
-    """Whether a ZIP holds one table alone that is not unpacked beside it, or is damaged: its reader says how."""
+    """Whether a ZIP archive holds exactly one table that is not in the folder unpacked, or is damaged."""
     try:
         with zipfile.ZipFile(archive) as opened:
             names = names_in(opened)
@@ -173,7 +173,7 @@ def _is_other_table(archive: Path, unpacked: set[str]) -> bool:
 
 
 def symbols_of(files: Sequence[Path]) -> list[SymbolFiles]:
-    """The symbols that these files hold by their names. Raises UserError if a pair and a file have the same name."""
+    """The symbols in the names of these files. Raises UserError if a pair and a file have the same name."""
     groups: dict[_Name | Path, SymbolFiles] = {}
     for file, name in names_of(files).items():
         told = _told_by(file.name)
@@ -190,18 +190,18 @@ def symbols_of(files: Sequence[Path]) -> list[SymbolFiles]:
         if own := of_name.get(pair.name):
             bid, ask = pair.files[0].name, pair.files[-1].name
             raise UserError(
-                f"{pair.name} is a file of its own, {own.files[0].name}, and {bid} and {ask} are its bid and ask; keep "
-                "the pair, or the one file."
+                f"{pair.name} is in one file, {own.files[0].name}, and {bid} and {ask} are its bid and ask; keep the "
+                "pair, or the one file."
             )
     in_pairs = {file for pair in pairs for file in pair.files}
     return sorted([*pairs, *(own for own in alone if own.files[0] not in in_pairs)], key=lambda own: own.files[0])
 
 
 def find_symbol_files(folder: str | Path, symbols: Sequence[str]) -> dict[str, SymbolFiles]:
-    """The files of each symbol in a folder; without symbols, of all by their own names.
+    """The files of each symbol in a folder; without symbols, of all symbols in the file names.
 
-    A file's name is the symbol, or has it as a part: letters and digits between other characters, whatever their case.
-    BTC/USD is in BTC_USD-Hourly.csv. A name that is the symbol wins over one that has it as a part.
+    A file name is the symbol, or has it as a part: letters and digits between other characters, in any case. BTC/USD is
+    in BTC_USD-Hourly.csv. A name that equals the symbol wins over one that contains it.
     Raises UserError if a symbol is in no file or in several, or named twice, and if the folder holds no data.
     """
     folder = Path(folder)
@@ -226,8 +226,8 @@ def _the_one(symbol: str, candidates: Sequence[SymbolFiles], folder: Path) -> Sy
         if why := of_several_lengths(symbol, [file.name for own in candidates for file in own.files]):
             raise UserError(f"{folder}: {why}")
         raise UserError(
-            f"{symbol} may be in {_listed(candidates)} of {folder}; leave one of them there, or name the symbol as the "
-            "file is named."
+            f"{symbol} may be in {_listed(candidates)} of {folder}; keep one of them, or use the file's name as the "
+            "symbol."
         )
     return candidates[0]
 
@@ -237,13 +237,13 @@ def _check_symbols(symbols: Sequence[str]) -> None:
         if not isinstance(symbol, str) or not _plain(symbol):
             raise UserError(f"A symbol must be a text such as EURUSD, but got {symbol!r}.")
         if _is_path(symbol):
-            raise UserError(f"A symbol must be a name such as EURUSD or BTC/USD, and no path, but got {symbol!r}.")
+            raise UserError(f"A symbol must be a name such as EURUSD or BTC/USD, not a path, but got {symbol!r}.")
         if sum(_plain(symbol) == _plain(str(other)) for other in symbols) > 1:
             raise UserError(f"{symbol} is named twice; name each symbol once.")
 
 
 def _is_path(symbol: str) -> bool:
-    """Whether a symbol leads elsewhere, as names are compared by their letters and digits alone.
+    """Whether a symbol is a path to another place; names are compared by letters and digits only.
 
     >>> [_is_path(symbol) for symbol in ("BTC/USD", "^GSPC", "BRK.B", "../x", "/x", "a/b/c", "./x")]
     [False, False, False, True, True, True, True]
@@ -254,7 +254,7 @@ def _is_path(symbol: str) -> bool:
 
 
 def _candidates(symbol: str, there: Sequence[SymbolFiles]) -> list[SymbolFiles]:
-    """Those whose name is the symbol or, if there is none, those that have it as a part."""
+    """The files whose name is the symbol or, if there are none, those that contain it."""
     wanted = _plain(symbol)
     whole = [own for own in there if wanted in {_plain(own.name), *(_plain(_stem(file.name)) for file in own.files)}]
     return whole or [own for own in there if _has_part(_parts(own.name), wanted)]

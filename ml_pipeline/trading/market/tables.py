@@ -1,4 +1,4 @@
-"""Reads one file into a table of cells, and says where a row stands in the file."""
+"""Read one file into a table of cells, and locate rows in the file for messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-# At most this many rows are listed.
+# Most rows that a message lists.
 _MOST_LISTED = 20
 # The formats of files with typed columns, as polars calls them.
 _TYPED = {".parquet": "parquet", ".pq": "parquet", ".feather": "ipc", ".arrow": "ipc"}
@@ -29,7 +29,7 @@ class Table:
     """frame: cells of a CSV file as numbers or as text, or typed cells of a Parquet or Feather file.
 
     header_line: the last line of the header; 0 if the file has no lines or no header. has_titles: whether the titles
-    are those of the file.
+    come from the file.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Table:
 
     @property
     def layout(self) -> Layout:
-        """What the columns mean. Raises UserError if the dialect names a column that is not there."""
+        """The meaning of the columns. Raises UserError if the dialect names a missing column."""
         try:
             layout = find_layout(self.frame.columns, dict(self.dialect.columns))
         except UserError as error:
@@ -55,15 +55,15 @@ class Table:
 
     @property
     def source(self) -> Source | None:
-        """What wrote the file, if its layout is known."""
+        """The source of the file, if its layout is known."""
         return source_of(self.frame.columns, has_header=self.has_titles)
 
     def place(self, row: int) -> str:
-        """The place of a row (from 0) in the file: data rows from 1, and the line of a text file."""
+        """The place of a row (from 0) in the file: the data row from 1, and the line of a text file."""
         return _place(self.name, row, self.header_line)
 
     def numbers(self, rows: Sequence[int] | NDArray[np.int64], *, all_of_them: bool = False) -> str:
-        """The first of these rows (from 0), or all of them, as lines of a text file or as row numbers from 1.
+        """The first of these rows (from 0), or all of them, as lines of a text file or row numbers from 1.
 
         >>> Table("prices.csv", frame=None, header_line=1).numbers([1, 4])
         'lines 3, 6'
@@ -92,9 +92,9 @@ def head_of(path: Path, dialect: Dialect = _PLAIN) -> Table:
 
 
 def read_table(path: Path, content: bytes | None = None, dialect: Dialect = _PLAIN) -> Table:
-    """The cells of the file. Raises UserError if it is empty, unreadable, or no table.
+    """The cells of the file. Raises UserError if it is empty, unreadable, or not a table.
 
-    content: what is read in place of a CSV file that is still being written, in UTF-8.
+    content: UTF-8 text to read in place of a CSV file that is still being written.
     """
     import polars as pl
 
@@ -115,7 +115,7 @@ def read_table(path: Path, content: bytes | None = None, dialect: Dialect = _PLA
         ) from error
     if table.frame.height == 0 and table.frame.width == 1 and table.header_line:
         text = in_one_line(table.frame.columns[0], 80)
-        raise UserError(f'{path.name} holds the text "{text}" and no table; expected a header and one row per bar.')
+        raise UserError(f'{path.name} holds the text "{text}" and not a table; expected a header and one row per bar.')
     if table.frame.height == 0:
         raise UserError(f"{path.name} has a header and no rows; expected one row per bar.")
     return table
@@ -144,11 +144,11 @@ def _place(name: str, row: int, header_line: int) -> str:
 
 @dataclass
 class Faults:
-    """What to do about unusable rows.
+    """Handling of invalid rows.
 
-    policy: "refuse" the first; "drop" them and collect sentences; "list" is as "drop", and also collects what cannot
-    be mended by dropping rows. Cells that can be done without are emptied, and their rows stay.
-    all_rows: name every row, not only the first twenty. sentences: about the rows.
+    policy: "refuse" raises on the first; "drop" leaves them out and collects sentences; "list" also collects problems
+    that dropping rows does not solve. Optional cells are emptied, and their rows stay.
+    all_rows: name every row instead of the first twenty. sentences: about the rows.
     """
 
     policy: Literal["refuse", "drop", "list"] = "refuse"
@@ -158,23 +158,23 @@ class Faults:
     def report(
         self, table: Table, rows: NDArray[np.int64], sentence: str, *, droppable: bool = True, emptied: bool = False
     ) -> None:
-        """Report rows of the table, in order; the sentence is about the first. Raises UserError by `policy`.
+        """Report rows of the table, in order; the sentence describes the first. Raises UserError by `policy`.
 
-        emptied: the rows can be used without the cell.
+        emptied: the rows are valid without the cell.
         """
         message = f"{table.place(int(rows[0]))}: {sentence}"
         if len(rows) > 1 and self.policy != "refuse":
-            message += f" The same in {len(rows):,} rows in all: {table.numbers(rows, all_of_them=self.all_rows)}."
+            message += f" {len(rows):,} rows have this problem: {table.numbers(rows, all_of_them=self.all_rows)}."
         self.add(message, droppable=droppable, emptied=emptied)
 
     def add(self, message: str, *, droppable: bool = True, emptied: bool = False) -> None:
-        """Collect a sentence about unusable bars. Raises UserError with it by `policy`."""
+        """Collect a sentence about invalid bars, or raise UserError with it, by `policy`."""
         if self.policy == "list":
             self.sentences.append(message)
         elif self.policy == "drop" and droppable:
-            self.sentences.append(f"{'taken as empty' if emptied else 'left out'}: {message}")
+            self.sentences.append(f"{'emptied' if emptied else 'left out'}: {message}")
         elif droppable:
-            done = "takes such cells as empty" if emptied else "leaves such rows out"
+            done = "empties such cells" if emptied else "leaves such rows out"
             raise UserError(f"{message} --drop-bad-rows {done} and lists them.")
         else:
             raise UserError(message)

@@ -1,9 +1,9 @@
-"""Longer bars out of shorter ones: which bars belong together, when each longer bar is known, and its prices.
+"""Build longer bars from shorter ones: which bars belong together, when a longer bar is known, and its prices.
 
-`infer_calendar` finds the number of bars per year, with which metrics are annualized.
+`infer_calendar` finds the number of bars per year, which annualizes metrics.
 
-T bars of one asset, in order. A longer bar is known at the close of the first of its bars that reaches its end or,
-where bars are missing there, once a later bar begins. So a value made of longer bars depends on no later bar.
+T bars of one asset, in order. A longer bar is known at the close of the first of its bars that reaches its end or, if
+that bar is missing, once a later bar begins. So a value from longer bars depends on no later bar.
 """
 
 import re
@@ -27,10 +27,10 @@ _MONDAY = 4  # 1970-01-05, in days
 
 @dataclass(frozen=True)
 class Clock:
-    """Where a day begins and when its session is open.
+    """When a day begins and its session is open.
 
-    zone: name of a time zone, such as America/New_York; None: UTC. opens, open_for: the session in ns, from midnight,
-    and its length; a whole day from midnight where there is no session.
+    zone: name of a time zone, such as America/New_York; None: UTC. opens, open_for: start of the session in ns from
+    midnight, and its length; a whole day from midnight if there is no session.
     """
 
     zone: str | None = None
@@ -42,7 +42,7 @@ class Clock:
         return self.open_for < DAY
 
     def days(self, times: Times) -> tuple[Nanoseconds, Nanoseconds, Nanoseconds]:
-        """(days since 1970, ns since the opening, offset from UTC in ns) of each time, by the clock of the zone."""
+        """(days since 1970, ns since the opening, offset from UTC in ns) of each time, in local time."""
         utc = times.astype("datetime64[ns]").astype(np.int64)
         offset = self._offsets(times)
         wall = utc + offset - self.opens
@@ -53,7 +53,7 @@ class Clock:
         if self.zone is None:
             return np.zeros(len(times), dtype=np.int64)
         utc = times.astype("datetime64[ns]")
-        if len(utc) == 1:  # bar by bar, for each length of longer bars
+        if len(utc) == 1:  # called once per bar for each length of longer bars
             return np.array([_offset_of(self.zone, int(utc.astype(np.int64)[0]))])
         return _offsets_of(self.zone, utc)
 
@@ -73,9 +73,9 @@ def _offset_of(zone: str, utc: int) -> int:
 
 
 def make_clock(session: str | None, timezone: str | None) -> Clock:
-    """The clock of a session such as 09:30-16:00, in a time zone. One that ends before it begins ends the next day.
+    """The clock of a session such as 09:30-16:00 in a time zone; 18:00-17:00 ends on the next day.
 
-    Raises UserError if either cannot be understood.
+    Raises UserError if either is invalid.
 
     >>> make_clock("18:00-17:00", None).open_for // 3_600 // 10**9
     23
@@ -97,7 +97,7 @@ def make_clock(session: str | None, timezone: str | None) -> Clock:
 
 
 def timeframe_ns(timeframe: str) -> int:
-    """The length of a bar in ns, of a text like 5m, 1h or 1d. Raises UserError if a day is no multiple of it.
+    """The length in ns of a bar such as 5m, 1h or 1d. Raises UserError if it does not divide a day.
 
     >>> timeframe_ns("15m") // 10**9
     900
@@ -112,7 +112,7 @@ def timeframe_ns(timeframe: str) -> int:
 
 
 def length_in_words(length: int) -> str:
-    """A length of bars in ns, as a text like those of `timeframe_ns`.
+    """The text of a bar length in ns, the inverse of `timeframe_ns`.
 
     >>> length_in_words(4 * 3_600 * 10**9), length_in_words(90 * 10**9)
     ('4h', '90s')
@@ -122,7 +122,7 @@ def length_in_words(length: int) -> str:
 
 
 class Timing(NamedTuple):
-    """How the bars of a market stand in time: their usual length in ns, and whether times are when they open."""
+    """Timing of a market's bars: their usual length in ns, whether times mark the open or the close, and the clock."""
 
     length: int
     stamped: BarTime
@@ -133,7 +133,7 @@ class Timing(NamedTuple):
         return times if self.stamped == "open" else times - np.timedelta64(self.length, "ns")
 
     def closes(self, times: Times) -> Times:
-        """When each bar closes: at the end of its session, where that comes first."""
+        """When each bar closes, at the latest at the end of its session."""
         if self.stamped == "close":
             return times
         lengths = np.full(len(times), self.length, dtype=np.int64)
@@ -144,8 +144,11 @@ class Timing(NamedTuple):
 
 
 class LongBars(NamedTuple):
-    """group: int64 (T,), the longer bar of each bar, counted from 0. starts, ends: when each bar's longer bar does, in
-    ns of UTC. closes: bool (T,), whether the bar reaches the end of its longer bar."""
+    """The longer bar of each bar.
+
+    group: int64 (T,), its index from 0. starts, ends: its start and end, UTC in ns. closes: bool (T,), whether the bar
+    reaches the end of its longer bar.
+    """
 
     group: Nanoseconds
     starts: Nanoseconds
@@ -158,15 +161,15 @@ class LongBars(NamedTuple):
         return np.flatnonzero(np.diff(self.group, prepend=-1))
 
     def latest_known(self) -> Nanoseconds:
-        """The latest longer bar that is known at the close of each bar, (T,); -1 before the first."""
+        """The latest longer bar known at the close of each bar, (T,); -1 before the first."""
         return self.group - ~self.closes
 
 
 def long_bars(times: Times, timing: Timing, length: int, *, causal: bool) -> LongBars:
-    """The longer bars, of `length` ns, that these bars make.
+    """The longer bars of `length` ns.
 
-    causal: a bar after one that reached the end begins another longer bar, even if it lies in the same time, as bars
-    between the usual times do. Otherwise all bars of the same time are one.
+    causal: a bar after one that reached the end begins another longer bar, even within the same period (irregular
+    bars). Otherwise all bars of a period form one longer bar.
     """
     places = long_places(times, timing, length)
     changes = (np.diff(places.key, axis=0) != 0).any(axis=1)
@@ -177,8 +180,7 @@ def long_bars(times: Times, timing: Timing, length: int, *, causal: bool) -> Lon
 
 
 class LongPlaces(NamedTuple):
-    """Where each bar lies among longer ones. key: int64 (T, K), equal for bars in the same time; the rest: see
-    `LongBars`."""
+    """The period of each bar. key: int64 (T, K), equal for bars of the same period; for the rest see `LongBars`."""
 
     key: Nanoseconds
     starts: Nanoseconds
@@ -187,7 +189,7 @@ class LongPlaces(NamedTuple):
 
 
 def long_places(times: Times, timing: Timing, length: int) -> LongPlaces:
-    """Where each bar lies among longer bars of `length` ns; each by itself, whatever comes before or after it."""
+    """The period of `length` ns that holds each bar, independent of other bars."""
     opens = timing.opens(times)
     clock = timing.clock
     days, since, offset = clock.days(opens)
@@ -210,7 +212,7 @@ def long_places(times: Times, timing: Timing, length: int) -> LongPlaces:
 
 
 def together(fields: dict[str, NDArray[np.float64]], bars: LongBars) -> dict[str, NDArray[np.float64]]:
-    """The fields of the longer bars: first open, highest high, lowest low, sum of volumes, last of all others."""
+    """Fields of the longer bars: first open, highest high, lowest low, sum of volumes, and the last of other fields."""
     first = bars.first
     last = np.append(first[1:], len(bars.group)) - 1
     made = {name: values[last] for name, values in fields.items()}
@@ -228,15 +230,15 @@ _DAYS_WITH_SUNDAY = 6
 _WEEK = 7
 _WORKDAYS = 5
 _DAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
-# The least share of the bars on a day of the week that a market is open: 1/7 each round the clock; hourly forex shows
-# 0.02 on Sundays, and an exchange open from Sunday to Thursday 1/5.
+# Least share of the bars on a weekday for a market to count as open: 1/7 each round the clock; 0.02 on Sundays for hourly
+# forex; 1/5 for an exchange open from Sunday to Thursday.
 _OPEN = 0.075
 # Bars longer than a day: (name, shortest and longest spacing in days, bars per year).
 _LONG_BARS = (("weekly", 5, 9, 52), ("monthly", 25, 35, 12), ("quarterly", 80, 100, 4), ("yearly", 350, 380, 1))
 
 
 class Calendar(NamedTuple):
-    """When a market trades: `periods_per_year` is its number of bars, `reason` explains it in a phrase for reports."""
+    """When a market trades. periods_per_year: bars per year. reason: an explanation for reports."""
 
     name: str
     periods_per_year: float
@@ -246,13 +248,11 @@ class Calendar(NamedTuple):
 def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
     """The calendar of bars at `times`, datetime64 (T,), increasing.
 
-    The spacing is the median difference. A market with as many bars on Saturdays and Sundays as on other days is open
-    round the clock, 365 days a year; a session of it has the bars of its median weekday. So is one with bars on a
-    Saturday, as long as there is no whole week of bars to tell. One that is open round the
-    clock on weekdays, as forex, has 260 days a year, since it keeps no holidays of an exchange: hourly, 260 x 24; daily
-    bars that count Sunday evening as a day, 52 x 6. Any other has 252 days a year, each with the bars of its median
-    weekday: a stock exchange that opens for seven hours has 252 x 7. Daily forex bars from Monday to Friday look like
-    those of a stock, and are taken as such.
+    The spacing is the median difference. A market with as many bars on weekends as on weekdays has 365 days a year; so
+    has one with a Saturday bar if the data are shorter than a week. Round-the-clock weekday markets such as forex have
+    260 days, without exchange holidays: hourly bars 260 x 24, daily bars with a Sunday evening bar 52 x 6. Other markets
+    have 252 days with the bars of their median weekday: an exchange that opens for seven hours has 252 x 7 hourly bars.
+    Daily forex bars from Monday to Friday cannot be told from stocks and count as such.
 
     >>> infer_calendar(np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")).periods_per_year
     365.0
@@ -285,7 +285,7 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
     calendar = _short_bars(name, spacing_s, per_day, _on_days(shares))
     if is_whole_week:
         return calendar
-    if weekend:  # a part of one day does not tell how long a day is
+    if weekend:  # part of a day does not show how long trading lasts
         per_day = _DAY_S / spacing_s
         calendar = Calendar(
             name, 365.0 * per_day, f"{_duration(spacing_s)} bars, taken as round the clock: 365 x {per_day:g} a year"
@@ -294,7 +294,7 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
 
 
 def _on_days(shares: NDArray[np.float64]) -> str:
-    """Where the bars of a market are that is not open all week, by the share of each day from Monday on."""
+    """The weekdays of a market that is closed on some, by the share of bars on each day from Monday on."""
     there = np.flatnonzero(shares > _OPEN)
     if {*there} <= {*range(_WORKDAYS)}:
         return "on weekdays"
@@ -302,7 +302,7 @@ def _on_days(shares: NDArray[np.float64]) -> str:
 
 
 def _short_bars(name: str, spacing_s: float, per_day: float, where: str) -> Calendar:
-    """Bars shorter than a day, of which a weekday has `per_day`."""
+    """The calendar of bars shorter than a day. per_day: bars on a weekday."""
     bar = _duration(spacing_s)
     if name == "24/7" and per_day * spacing_s <= _ROUND_THE_CLOCK_S:
         return Calendar(name, 365.0 * per_day, f"{bar} bars in a part of every day: 365 x {per_day:g} a year")

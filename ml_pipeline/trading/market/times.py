@@ -1,4 +1,4 @@
-"""Reads times as market files write them, as UTC without a time zone, or as the days of an exchange."""
+"""Parse the times of market files as UTC without a time zone, or as dates of an exchange."""
 
 import re
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -21,7 +21,7 @@ _DATES = (
     *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%d.%m.%Y", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y"),
     *("%d.%m.%y", "%d-%b-%y", "%d %b %y"),
 )
-# A day past the 12th, or a year past the 31st, shows which of the spellings is meant.
+# A day after the 12th, or a year after 31, shows which format is meant.
 _AMBIGUOUS_DATES = (
     *(("%d/%m/%Y", "%m/%d/%Y"), ("%d-%m-%Y", "%m-%d-%Y")),
     *(("%d/%m/%y", "%m/%d/%y"), ("%y-%m-%d", "%d-%m-%y", "%m-%d-%y")),
@@ -34,23 +34,23 @@ _PLAIN_SPELLINGS = tuple(
     for written in dict.fromkeys((clock, clock.replace(" %H", "T%H")))
 )
 _OFFSET = r"\s*[+-]\d\d:?\d\d$"
-# A time zone by name, as Interactive Brokers write it: 20240102 09:30:00 US/Eastern.
+# A named time zone, as in Interactive Brokers' 20240102 09:30:00 US/Eastern.
 _ZONE = r"\s([A-Z][A-Za-z]+(?:/[A-Za-z_]+)+)$"
-# Time zones by the abbreviations that title a column. EET, CET and WET have the summer time of the EU, as in the time
-# zone database (iana.org/time-zones, file europe), which Java programs such as Dukascopy's JForex read as well.
+# Time zones by abbreviations in column titles. EET, CET and WET follow the daylight saving time of the EU, as in the time
+# zone database (iana.org/time-zones, file europe), which Java programs such as Dukascopy's JForex also use.
 _ZONES = {
     **dict.fromkeys(("utc", "gmt"), "UTC"),
     **{zone: zone.upper() for zone in ("eet", "cet", "wet")},
     **{"et": "America/New_York", "jst": "Asia/Tokyo", "msk": "Europe/Moscow"},
 }
-# These are an offset all year to some, and clocks that change to others, or two places.
+# Ambiguous abbreviations: fixed offset or daylight saving time, or two places.
 _TWO_ZONES = (
     *("est", "edt", "cst", "cdt", "mst", "mdt", "pst", "pdt", "ast", "aest", "aedt", "bst", "ist", "sst"),
     *("cest", "eest", "west"),
 )
-# How both are written where clocks change: CET/CEST.
+# Summer names in titles such as CET/CEST.
 _SUMMER_OF = {"cest": "cet", "eest": "eet", "west": "wet"}
-# How the names of the time zone database begin (iana.org/time-zones): Date/Time is no place.
+# First parts of names in the time zone database (iana.org/time-zones), to tell them from titles such as Date/Time.
 _REGIONS = (
     *("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Brazil", "Canada", "Chile"),
     *("Etc", "Europe", "Indian", "Mexico", "Pacific", "US"),
@@ -63,14 +63,14 @@ _TITLE_ZONE = re.compile(
     rf"|{_BEGINS}(?P<short>(?i:{'|'.join((*_ZONES, *_TWO_ZONES))}))(?![A-Za-z])"
 )
 _MOST_HOURS = 14  # Kiribati
-# Days, and times to the minute or second, in digits alone: no Unix time of this century has so many.
+# Dates, and times to the minute or second, as digits only; Unix times of this century have other lengths.
 _DIGITS = r"^(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])[0-5]\d([0-5]\d)?)?$"
-# Years that times in nanoseconds can hold. A year of two digits, read as one of four, lies outside.
+# Years that nanosecond times can hold; a two-digit year read as four digits is outside.
 _YEARS = (1678, 2261)
-# Units of Unix times by size: (from, unit, units per second). Times since 1973 fit exactly one unit.
+# Units of Unix times: (smallest value, unit, units per second). Times since 1973 fit exactly one unit.
 _EPOCHS = ((1e8, "s", 1.0), (1e11, "ms", 1e3), (1e14, "us", 1e6), (1e17, "ns", 1e9))
-# Unix times of neighbouring rows in two units, each unit a thousand times the other, lie further apart than this
-# factor, and within these seconds of each other once each is read in its own unit.
+# Neighbouring rows have Unix times in two units if they differ by more than this factor, but by less than these seconds
+# once each is read in its unit.
 _OTHER_UNIT = 100.0
 _NEIGHBOURS_S = 2 * 365.25 * 86_400
 
@@ -90,11 +90,11 @@ class UnitChange(NamedTuple):
 class ReadTimes(NamedTuple):
     """The times of a column.
 
-    utc: datetime64[ns] (T,), NaT where a cell is empty or not a time.
-    days: datetime64[ns] (T,), the midnights of the exchange, as written and without the offset, if every time is at
-    midnight there and not in UTC; else None.
+    utc: datetime64[ns] (T,), NaT if a cell is empty or not a time.
+    days: datetime64[ns] (T,), local midnights without the offset, if every time is a local midnight of the exchange and
+    not of UTC; otherwise None.
     unit_change: the first change of unit in a column of Unix times; None if all have the same.
-    zone: the time zone that they were converted from by its name; None if they name an offset each, or are in UTC.
+    zone: name of the time zone that they were converted from; None for times with offsets and times in UTC.
     """
 
     utc: Times
@@ -104,9 +104,9 @@ class ReadTimes(NamedTuple):
 
 
 def zone_in(title: str) -> str | None:
-    """The time zone that a title names: one of the time zone database, or an offset; None if it names none.
+    """The time zone in a title: a name of the time zone database, or an offset; None if there is none.
 
-    Raises UserError for an abbreviation that means several, and for an offset that no clocks have.
+    Raises UserError for an ambiguous abbreviation and for an impossible offset.
 
     >>> zone_in("Time (EET)"), zone_in("Gmt time"), zone_in("Time (UTC+2)"), zone_in("Date (America/New_York)")
     ('EET', 'UTC', '+02:00', 'America/New_York')
@@ -124,8 +124,8 @@ def zone_in(title: str) -> str | None:
     if short in _ZONES:
         return _ZONES[short]
     raise UserError(
-        f'the zone {found["short"]} in the title "{title}" means several, with and without summer time; name one in '
-        "the title, such as (America/New_York) or (UTC-5)."
+        f'the zone {found["short"]} in the title "{title}" is ambiguous, with and without daylight saving time; write '
+        "another one in the title, such as (America/New_York) or (UTC-5)."
     )
 
 
@@ -134,13 +134,13 @@ def _offset_of(found: re.Match[str], title: str) -> str:
     if found["rest"] or minutes > 59 or hours * 60 + minutes > _MOST_HOURS * 60:
         raise UserError(
             f'the offset {found["offset"]} in the title "{title}" must be hours, or hours and minutes, of at most '
-            f"{_MOST_HOURS} hours; write it such as (UTC-5) or (UTC+05:30)."
+            f"{_MOST_HOURS} hours; write it like (UTC-5) or (UTC+05:30)."
         )
     return f"{'+' if found['sign'] == '+' else '-'}{hours:02}:{minutes:02}"
 
 
 def without_zone(title: str) -> str:
-    """A title without the time zone that it names.
+    """A title without its time zone.
 
     >>> without_zone("Time (UTC+2)"), without_zone("Volume")
     ('Time ()', 'Volume')
@@ -149,14 +149,14 @@ def without_zone(title: str) -> str:
 
 
 def parse_times(column: "pl.Series", date_order: DateOrder | None = None, zone: str | None = None) -> ReadTimes:
-    """The times of a column. date_order: of day, month and year in dates such as 01/02/2024; None: as the rows tell.
+    """The times of a column.
 
-    zone: of times that name none themselves, as `zone_in`.
+    date_order: order of day, month and year in dates such as 01/02/2024; None: inferred. zone: for times without a
+    zone, as in `zone_in`.
 
-    Takes dates and times of any type, Unix times in s, ms, µs or ns, and text: ISO with or without an offset (converted
-    to UTC) or the name of one zone, DD.MM.YYYY, YYYY.MM.DD, YYYYMMDD, and slashes if a day past the 12th tells day from
-    month. A year may have two digits. Raises AmbiguousTimesError if no row tells the day from the month, or from a year
-    of two digits.
+    Accepts dates and times of any type, Unix times in s, ms, µs or ns, and text: ISO with or without an offset
+    (converted to UTC) or a named zone, DD.MM.YYYY, YYYY.MM.DD, YYYYMMDD, and slashes if a day after the 12th shows the
+    order. A year may have two digits. Raises AmbiguousTimesError if no row shows the order.
     """
     import polars as pl
 
@@ -173,7 +173,7 @@ def parse_times(column: "pl.Series", date_order: DateOrder | None = None, zone: 
 
 
 def join_clock(day: "pl.Series", clock: "pl.Series") -> "pl.Series":
-    """Days and times of day (9:30, 093000 or 930) as one column of text; if the second holds whole times, it alone."""
+    """Dates and times of day (9:30, 093000 or 930) joined as text; if the second column holds full times, that alone."""
     import polars as pl
 
     days, clocks = (column.cast(pl.String).str.strip_chars() for column in (day, clock))
@@ -186,7 +186,7 @@ def join_clock(day: "pl.Series", clock: "pl.Series") -> "pl.Series":
 
 
 def as_text(time: np.datetime64) -> str:
-    """A time as text: to the second, or only the day at midnight.
+    """A time as text to the second, or only the date at midnight.
 
     >>> as_text(np.datetime64("2024-01-31T00:00", "ns")), as_text(np.datetime64("2024-01-31T13:00", "ns"))
     ('2024-01-31', '2024-01-31 13:00:00')
@@ -195,7 +195,7 @@ def as_text(time: np.datetime64) -> str:
 
 
 def usual_spacing(times: Times) -> int:
-    """The usual time between bars in ns, unaffected by stray bars and gaps; a day where there is only one bar."""
+    """The usual time between bars in ns, unaffected by stray bars and gaps; a day if there is only one bar."""
     if len(times) < 2:
         return 86_400 * 10**9
     return int(np.quantile(np.diff(times).astype(np.int64), 0.25, method="lower"))
@@ -230,9 +230,9 @@ def _from_text(column: "pl.Series", date_order: DateOrder | None, zone: str | No
 
 
 def _in_zone(wall: "pl.Series", zone: str | None) -> ReadTimes:
-    """Times of a zone in UTC; NaT for a time that its clocks skip, or if there is no such zone. None: of UTC.
+    """Local times of a zone in UTC; NaT for a time skipped by daylight saving time, or for an unknown zone.
 
-    Of two times that its clocks repeat, the later one if the row before, in the order of time, is not earlier.
+    zone: None means UTC. A repeated local time becomes the later one if the previous row is not earlier.
     """
     import polars as pl
 
@@ -261,7 +261,7 @@ def _in_zone(wall: "pl.Series", zone: str | None) -> ReadTimes:
 
 
 def read_plain_times(column: "pl.Series", spelling: str | None = None) -> "tuple[pl.Series, str] | None":
-    """(times, spelling) if an unambiguous spelling, or this one, reads every cell of text as it is written, else None.
+    """(times, format) if an unambiguous format, or this one, reads every cell; otherwise None.
 
     Most files are read here; the rest of `parse_times` takes ten times as long.
     """
@@ -276,9 +276,9 @@ def read_plain_times(column: "pl.Series", spelling: str | None = None) -> "tuple
 
 
 def _in_best_spelling(text: "pl.Series", suffix: str, date_order: DateOrder | None) -> "pl.Series":
-    """The column in the spelling that reads most cells; of those that differ in the order of a date, in `date_order`.
+    """The column in the format that reads most cells; if formats differ in the order of the date, in `date_order`.
 
-    Raises AmbiguousTimesError if two spellings read all cells and differ, and not just one of them puts them in order.
+    Raises AmbiguousTimesError if two formats read all cells differently and not exactly one of them gives sorted times.
     """
     import polars as pl
 
@@ -305,7 +305,7 @@ def _in_order(times: "pl.Series") -> bool:
 
 
 def _read(text: "pl.Series", first: str, spelling: str) -> "pl.Series":
-    """The column read with one spelling; all null, which is faster, if the first cell does not have that spelling."""
+    """The column read in one format; all null, which is faster, if the first cell does not have it."""
     import polars as pl
 
     def read(series: "pl.Series") -> "pl.Series":
@@ -331,7 +331,7 @@ def _array(column: "pl.Series") -> Times:
 
 
 def _with_days(utc: Times, wall: Times, zone: str | None = None) -> ReadTimes:
-    """`utc`, and the days of the exchange if its clock, `wall`, stands at midnight in every row and UTC does not."""
+    """`utc`, and the exchange's dates if the local time `wall` is midnight in every row and UTC is not."""
     known = ~np.isnat(utc)
     midnight = wall[known] == wall[known].astype("datetime64[D]")
     is_days = midnight.size > 0 and midnight.all() and not np.array_equal(wall[known], utc[known])
@@ -342,7 +342,7 @@ def _from_epoch(column: "pl.Series") -> ReadTimes:
     import polars as pl
 
     numbers = column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    # Whole numbers stay whole: a float holds nanoseconds of today to a quarter of a microsecond.
+    # Integers stay integers: floats hold today's nanoseconds only to a quarter of a microsecond.
     exact = column.cast(pl.Int64).fill_null(0).to_numpy() if column.dtype.is_integer() else None
     known = np.isfinite(numbers)
     sizes = np.abs(numbers)
@@ -360,7 +360,7 @@ def _from_epoch(column: "pl.Series") -> ReadTimes:
 
 
 def _unit_change(numbers: NDArray[np.float64], rows: NDArray[np.int64]) -> UnitChange | None:
-    """The first of `rows` whose number is in another unit than the one before: it is then a neighbour in time."""
+    """The first of `rows` whose unit differs from the row before: in their units, both times are close together."""
     values = numbers[rows]
     with np.errstate(all="ignore"):
         ratio = np.abs(values[1:] / values[:-1])

@@ -241,7 +241,7 @@ def test_a_feature_is_accepted_with_a_reason_alone(given):
 
 @pytest.mark.parametrize("reason", ["", " "])
 def test_an_empty_reason_is_named_with_its_feature(reason):
-    with pytest.raises(UserError, match="must say why feature_mine is trusted, but its reason is empty"):
+    with pytest.raises(UserError, match="needs a reason for feature_mine, but its reason is empty"):
         TradingConfig(accept_feature=("feature_mine", reason))
 
 

@@ -49,7 +49,7 @@ def test_assets_named_by_either_end_are_not_mixed(write):
     market = load_market(path)
     np.testing.assert_array_equal(market.close[:, 0], market.close[:, 1])
     write(_text(hours, range(1, 11)), "both/B.csv")
-    with pytest.raises(UserError, match=r"the times of B .* bars of A are named by when they open; say which"):
+    with pytest.raises(UserError, match=r"the times of B .* bars of A are stamped at their open; pass"):
         load_market(path)
 
 

@@ -75,8 +75,8 @@ def _write(folder, *, n_bars=120, column=None, row=0, cell=""):
             {},
             "bars of prices.csv are too few: 1, but feature log_return_1 needs 2 of an asset; use more",
         ),
-        ({"n_bars": 8}, {"window": 5}, "which leaves 1 to the split .*, but a step needs 2; use more bars, shorten"),
-        ({}, {"window": 200}, "warm-up of features and window, which leaves 0 to the split train, .*; use more bars"),
+        ({"n_bars": 8}, {"window": 5}, "The split .* has 1 of .*, but a step needs 2; use more bars, shorten"),
+        ({}, {"window": 200}, "The split train has 0 of the .* for features and window, .*; use more bars"),
         ({}, {"train_fraction": 0.98, "validation_fraction": 0.01}, "leaves 1 to the split validation, .*; use more"),
         # settings
         ({}, {"fee_bps": -1.0}, "fee_bps must be from 0 to 1000 basis points, but got -1"),
@@ -172,24 +172,24 @@ def test_prices_of_a_typed_file_that_cannot_be_numbers_are_refused(tmp_path, clo
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.xlsx", b"PK\x03\x04\x14", "an Excel workbook or a ZIP archive, and no CSV; save the sheet as CSV"),
-        ("a.xls", b"\xd0\xcf\x11\xe0\xa1", "an Excel workbook, and no CSV; save the sheet as CSV"),
-        ("a.csv", gzip.compress(TABLE.encode(), mtime=0), r"gzipped, and no CSV; name it \.csv\.gz"),
+        ("a.xlsx", b"PK\x03\x04\x14", "an Excel workbook or a ZIP archive, and not CSV; save the sheet as CSV"),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1", "an Excel workbook, and not CSV; save the sheet as CSV"),
+        ("a.csv", gzip.compress(TABLE.encode(), mtime=0), r"gzipped, and not CSV; name it \.csv\.gz"),
         ("a.csv", b'{\n "Information": "25 requests per day"}', r'JSON that begins with { "Information": "25 requests'),
         ("a.json", b'[{"time": 1}]', "JSON that begins with .*; write its table as CSV"),
         ("a.json", b"[[1704067200000, 1.5]]", "JSON that begins with"),
         ("a.json", b" [\n 1704067200000, 1.5]", "JSON that begins with"),
         ("a.json", b'["time", "close"]', "JSON that begins with"),
         ("a.csv", b"[]", "JSON that begins with"),
-        ("a.csv", b"<!DOCTYPE html>\n<html></html>", "is a web page, and no CSV; download the data again"),
-        ("a.csv", b"\x00\x01\x02", "is a binary file, and no CSV"),
-        ("a.csv", b"Exceeded the daily hits limit", 'holds the text "Exceeded the daily hits limit" and no table'),
+        ("a.csv", b"<!DOCTYPE html>\n<html></html>", "is a web page, and not CSV; download the data again"),
+        ("a.csv", b"\x00\x01\x02", "is a binary file, and not CSV"),
+        ("a.csv", b"Exceeded the daily hits limit", 'holds the text "Exceeded the daily hits limit" and not a table'),
         ("a.csv", b"\n\n\n", "is empty; expected a header"),
-        ("a.csv.gz", gzip.compress(TABLE.encode() * 99, mtime=0)[:60], "cannot be unpacked: it is cut short"),
-        ("a.zip", b"PK\x03\x04\x14", "cannot be unpacked: it is cut short"),
+        ("a.csv.gz", gzip.compress(TABLE.encode() * 99, mtime=0)[:60], "cannot be unpacked: it is truncated"),
+        ("a.zip", b"PK\x03\x04\x14", "cannot be unpacked: it is truncated"),
         ("a.feather", b"ARROW1....", "cannot be read as a table: .*; expected CSV, Parquet or Feather"),
         ("a.csv", b"time,close\n09:30,1\n09:31,2\n", "09:30 is a time of day without a date; fix or drop"),
-        ("a.csv", (TABLE + TABLE).encode(), '"time" repeats the header, as if files were put together; fix or drop'),
+        ("a.csv", (TABLE + TABLE).encode(), '"time" repeats the header, as in concatenated files; fix or drop'),
     ],
 )
 def test_what_is_no_table_of_bars_is_named(tmp_path, name, content, sentence):
@@ -237,7 +237,7 @@ def test_an_archive_damaged_anywhere_is_refused_in_a_sentence(tmp_path):
     content = _zipped(tmp_path / "a.zip", zipfile.ZIP_LZMA)
     content[50:70] = b"\xff" * 20
     (tmp_path / "a.zip").write_bytes(content)
-    with pytest.raises(UserError, match="cannot be unpacked: it is cut short, damaged or encrypted"):
+    with pytest.raises(UserError, match="cannot be unpacked: it is truncated, damaged or encrypted"):
         load_market(tmp_path / "a.zip")
 
 
@@ -246,7 +246,7 @@ def test_an_archive_of_an_unknown_method_is_not_called_damaged(tmp_path):
     for method in (8, content.index(b"PK\x01\x02") + 10):  # of the file, and in the directory
         content[method : method + 2] = b"\x63\x00"
     (tmp_path / "a.zip").write_bytes(content)
-    with pytest.raises(UserError, match="is packed by a method that Python cannot unpack here; unpack it, and name"):
+    with pytest.raises(UserError, match="uses a compression method that this Python does not support; unpack it, and pass"):
         load_market(tmp_path / "a.zip")
 
 

@@ -163,7 +163,7 @@ def test_an_impossible_bar_is_refused_and_nothing_of_it_is_kept(changes, sentenc
 def test_bars_come_in_order(time):
     tape = MarketBuffer(["A", "B"], Timing(MINUTE, "open"))
     tape.append(bar())
-    with pytest.raises(UserError, match="must come in order"):
+    with pytest.raises(UserError, match="must be in order"):
         tape.append(bar(time))
 
 

@@ -18,9 +18,9 @@ def test_what_is_missing_is_masked_and_valued_at_the_last_close_never_filled_bac
     np.testing.assert_array_equal(market.open, [[0.5, NAN], [1.5, NAN], [2.5, 29.5], [3, 39.5], [4.5, 40]])
     np.testing.assert_array_equal(market.volume[:, 1], [0, 0, 3000, 4000, 0])
     assert market.notices == (
-        "A has no bar of its own at 1 of the 5 times; not tradable there, valued at its last close",
-        "B is listed from 2024-01-03; not tradable in the 2 bars before",
-        "B has no bar after 2024-01-04; not tradable there, valued at its last close",
+        "A has no bar at 1 of the 5 times; it cannot be traded then and is valued at its last close",
+        "B begins at 2024-01-03; it cannot be traded in the 2 bars before",
+        "B has no bar after 2024-01-04; it cannot be traded then and is valued at its last close",
     )
 
 
@@ -37,7 +37,7 @@ def test_a_close_stands_in_for_other_prices_with_a_notice():
     np.testing.assert_array_equal(market.open, market.close)
     assert market.notices == (
         "there are no open or high or low prices; the close of the bar is used instead",
-        "there is no volume; taken as 0",
+        "there is no volume; it counts as 0",
     )
 
 
@@ -60,7 +60,7 @@ def test_slices_and_selections():
         (DAYS[[0, 0]], [1, 2], "times must increase"),
         (DAYS[:2], [1, 0], "close of A in bar 1 at 2024-01-02 is 0, but a price must be positive"),
         (DAYS[:2], [1, np.inf], "is inf, but a price"),
-        (DAYS[:2], [NAN, NAN], "A has no bar at all"),
+        (DAYS[:2], [NAN, NAN], "A has no bars"),
         (DAYS[:2], [1, 2, 3], r"close must have shape \(bars, symbols\) = \(2, 1\), but got \(3, 1\)"),
     ],
 )

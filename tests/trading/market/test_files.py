@@ -133,7 +133,7 @@ def test_a_long_file_has_a_symbol_column(write):
     np.testing.assert_array_equal(market.close, [[1, 10], [2, 10], [3, 30]])
     np.testing.assert_array_equal(market.tradable, [[1, 1], [1, 0], [1, 1]])
     assert market.notices == (
-        "B has no bar of its own at 1 of the 3 times; not tradable there, valued at its last close",
+        "B has no bar at 1 of the 3 times; it cannot be traded then and is valued at its last close",
     )
 
 
@@ -162,7 +162,7 @@ def test_a_wide_file_has_the_symbols_side_by_side(write):
         market = load_market(write(WIDE.replace(":", separator)))
         assert market.symbols == ("X", "Y")
         np.testing.assert_array_equal(market.close, [[1, np.nan], [2, 20], [3, 30]])
-        assert market.notices == ("Y is listed from 2024-01-02; not tradable in the 1 bar before",)
+        assert market.notices == ("Y begins at 2024-01-02; it cannot be traded in the 1 bar before",)
 
 
 def test_a_folder_has_a_file_a_symbol(write, tmp_path):
@@ -191,7 +191,7 @@ def test_one_symbol_in_two_files_is_refused(write, tmp_path):
         ("close,open\n5,5\n", "prices.csv has no time column"),
         (
             GOOD.split("\n", 1)[1].replace(",9,", ",99,"),
-            r"it has no header, and its rows are of no known layout; number its columns, as in --columns time=1 open=2",
+            r"it has no header and no known layout; number its columns, as in --columns time=1 open=2",
         ),
         (GOOD.replace("11,13,10", "11,9,10"), r"row 2 \(line 3\): the high of prices is 9, below its low of 10; fix"),
         (LONG.replace("B,30,30,30", "B,30,30,29"), r"row 5 \(line 6\): the high of B is 29, below its low of 30"),
@@ -243,7 +243,7 @@ def test_files_that_are_none(tmp_path, write):
         load_market(tmp_path / "empty")
     for name in ("noise.csv", "noise.parquet"):
         (tmp_path / name).write_bytes(bytes(range(256)) * 4)
-        with pytest.raises(UserError, match=rf"{name} (cannot be read as a table|is a binary file, and no CSV)"):
+        with pytest.raises(UserError, match=rf"{name} (cannot be read as a table|is a binary file, and not CSV)"):
             load_market(tmp_path / name)
 
 
@@ -256,7 +256,7 @@ def test_parquet_names_rows_without_lines(tmp_path):
     times = [1_700_000_000 + i for i in range(4)]
     pl.DataFrame({"time": times, "close": [1.0, None, 2.0, None]}).write_parquet(tmp_path / "b.parquet")
     load_market(tmp_path / "b.parquet", faults=(faults := Faults("list")))
-    assert faults.sentences[0].endswith("The same in 2 rows in all: rows 2, 4.")
+    assert faults.sentences[0].endswith("2 rows have this problem: rows 2, 4.")
 
 
 def test_quotes_give_the_spread_and_the_close_where_there_is_none(write):
@@ -288,7 +288,7 @@ def test_european_files_have_decimal_commas(write):
 
 def test_bare_columns_are_no_closes_but_their_reader_is_told_how_they_would_be(write):
     with pytest.raises(
-        UserError, match="has: time, BTC, ETH; say --columns close=BTC, if that is it, or name the closes"
+        UserError, match="has: time, BTC, ETH; if this column is meant, pass --columns close=BTC, or rename the closes"
     ):
         load_market(write("time,BTC,ETH\n2024-01-01,1,2\n"))
 
@@ -324,7 +324,7 @@ def test_the_days_of_an_exchange_east_of_greenwich_stay_its_days(write):
     market = load_market(write("time,close\n" + rows, "both/TOKYO.csv"))
     np.testing.assert_array_equal(market.times, days)
     assert market.periods_per_year == 252
-    assert "TOKYO: its bars keep the days of their exchange" in market.notices
+    assert "TOKYO: bars keep the dates of their exchange" in market.notices
     hours = np.arange("2024-01-07", "2024-02-07", dtype="datetime64[h]")
     write("open time,close\n" + "".join(f"{hour}:00Z,5\n" for hour in hours), "both/H.csv")
     beside = load_market(tmp := write("open time,close\n" + rows, "both/TOKYO.csv").parent)
@@ -344,7 +344,7 @@ def test_a_change_of_unit_is_read_and_said_and_a_jump_of_years_is_refused(write)
     mixed = [stamp * (1_000 if i >= 10 else 1) for i, stamp in enumerate(stamps)]
     market = load_market(write("time,close\n" + "".join(f"{stamp},5\n" for stamp in mixed)))
     np.testing.assert_array_equal(market.times, np.array(stamps, dtype="datetime64[ms]"))
-    said = "prices.csv row 11 (line 12): from here on times are in us instead of ms; each is read in its own unit"
+    said = "prices.csv row 11 (line 12): from this row on, times are in us instead of ms; each is read in its unit"
     assert said in market.notices
     days = ["2024-01-01", "2024-01-02", "2024-01-03", "2034-01-04", "2034-01-05"]
     path = write("time,close\n" + "".join(f"{day},5\n" for day in days))

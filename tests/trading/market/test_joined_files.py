@@ -19,8 +19,8 @@ def test_files_of_bid_and_ask_are_one_pair(tmp_path):
     np.testing.assert_allclose(market.half_spread, 0.001 / 1.001)
     np.testing.assert_array_equal(market.volume, 2000)
     assert market.notices == (
-        "EURUSD_1H: EURUSD_1H_BID and EURUSD_1H_ASK are its two sides; prices are their middle, volumes their sum; "
-        "1 bar of one side alone left out",
+        "EURUSD_1H: prices are the mid of EURUSD_1H_BID and EURUSD_1H_ASK, volumes their sum; "
+        "1 bar of one side only was left out",
     )
     assert load_market(bid.parent, symbols=["EURUSD_1H"]).symbols == ("EURUSD_1H",)
     write_bars(tmp_path / "fx/GBPUSD_bid.csv")
@@ -33,14 +33,14 @@ def test_files_of_bid_and_ask_are_one_pair(tmp_path):
 def test_pairs_that_do_not_fit_are_refused(tmp_path):
     bid = write_bars(tmp_path / "fx/E_bid.csv", OPENS, CLOSES)
     ask = write_bars(tmp_path / "fx/E_ask.csv", OPENS * 0.9, CLOSES * 0.9)
-    sentence = "E_ask and E_bid in 300 bars, first at 2023-01-02: the ask is .* and the bid .*, which no market quotes"
+    sentence = "E_ask and E_bid have 300 bars with impossible quotes, first at 2023-01-02: the ask is .* and the bid .*; fix"
     with pytest.raises(UserError, match=sentence):
         load_market(bid.parent)
     with pytest.raises(UserError, match="E_bid and E_ask have no bar at the same time; use bid and ask of the same"):
         load_market(bid.parent, faults=Faults("drop"))
     ask.rename(bid.with_name("E.csv"))
     write_bars(tmp_path / "fx/E_ask.csv", OPENS, CLOSES)
-    with pytest.raises(UserError, match="E is a file of its own, and E_bid and E_ask are its bid and ask; keep the"):
+    with pytest.raises(UserError, match="E is in one file, and E_bid and E_ask are its bid and ask; keep the"):
         load_market(bid.parent)
 
 
@@ -71,7 +71,7 @@ def test_files_that_follow_each_other_are_one_symbol(tmp_path):
     hours = np.arange("2023-01-01", "2023-03-01", np.timedelta64(1, "h"), dtype="datetime64[ns]")
     np.testing.assert_array_equal(market.times, hours)
     np.testing.assert_allclose(market.close[[0, 31 * 24], 0], [10, 10])
-    assert [n for n in market.notices if "header" not in n] == ["BTCUSDT: 2 files follow each other in time"]
+    assert [n for n in market.notices if "header" not in n] == ["BTCUSDT: 2 files of consecutive dates were joined"]
     (header,) = (n for n in market.notices if "header" in n)
     assert header.startswith("BTCUSDT-1h-2023-01.csv and 1 other: it has no header")
     assert load_market(tmp_path, symbols=["BTCUSDT"]).n_bars == market.n_bars
@@ -83,7 +83,7 @@ def test_gaps_and_overlaps_of_files_are_told(tmp_path):
     write_month(tmp_path, 4)
     (notice,) = (n for n in load_market(tmp_path).notices if "follow" in n)
     assert notice == (
-        "BTCUSDT: 3 files follow each other in time; 5 bars were in two of them; no bars from 2023-02-01 04:00:00 to "
+        "BTCUSDT: 3 files of consecutive dates were joined; 5 bars were in two of them; no bars from 2023-02-01 04:00:00 to "
         "2023-04-01"
     )
 
@@ -92,7 +92,7 @@ def test_bars_that_differ_between_files_are_refused(tmp_path):
     write_month(tmp_path, 1, n=31 * 24 + 5)
     write_month(tmp_path, 2)
     with pytest.raises(
-        UserError, match=r"BTCUSDT has 5 bars in two files with other values, first at 2023-02-01; keep"
+        UserError, match=r"BTCUSDT has 5 bars with different values in two files, first at 2023-02-01; keep"
     ):
         load_market(tmp_path)
     assert load_market(tmp_path, faults=Faults("drop")).n_bars == 31 * 24 + 40
@@ -116,7 +116,7 @@ def test_values_that_differ_around_a_file_without_them_are_refused(tmp_path):
         (tmp_path / f"EURUSD_M1_2023010{day}_2023010{day}.csv").write_text(
             f"time,close,feature_x\n2023-01-02 09:01,1,4\n2023-01-02 09:02,1,{value}\n"
         )
-    with pytest.raises(UserError, match=r"EURUSD has 1 bar in two files with other values, first at 2023-01-02 09:02"):
+    with pytest.raises(UserError, match=r"EURUSD has 1 bar with different values in two files, first at 2023-01-02 09:02"):
         load_market(tmp_path)
 
 

@@ -65,7 +65,7 @@ def test_splits_are_said_and_adjusted(tmp_path):
     opens, closes = OPENS.copy(), CLOSES.copy()
     opens[120:], closes[120:] = opens[120:] / 20, closes[120:] / 20
     path = write_bars(tmp_path / "A.csv", opens, closes)
-    said = "A: prices go on as after a split of 20:1 at 2023-05-02; use adjusted prices, or --adjust-splits."
+    said = "A: prices change as after an unadjusted 20:1 split at 2023-05-02; use adjusted prices, or --adjust-splits."
     assert TradingTask(TradingConfig(data=path, features=("log_return_1",))).notices == (said,)
     market = load_market(path, form=BarForm(adjust_splits=True))
     np.testing.assert_allclose(market.close[:, 0], CLOSES / 20, rtol=1e-12)
@@ -73,7 +73,7 @@ def test_splits_are_said_and_adjusted(tmp_path):
     np.testing.assert_array_equal(market.volume[[119, 120], 0], [20_000, 1000])
     assert market.remarks == ()
     assert market.notices == (
-        "A: the 120 bars before 2023-05-02 were adjusted to a split of 20:1: prices / 20, volumes x 20",
+        "A: the 120 bars before 2023-05-02 were adjusted for a 20:1 split: prices / 20, volumes x 20",
     )
 
 
@@ -104,7 +104,7 @@ def test_wrong_ticks_and_wide_quotes_are_severe():
     days = np.datetime64("2024-01-01") + np.arange(N)
     market = market_from_arrays(["A"], days, tick, half_spread=np.where(np.arange(N) == 9, 0.2, 0.001))
     first, second = market.remarks
-    assert first.startswith("A: 1 close is undone by the next bar, first +")
+    assert first.startswith("A: 1 close is reversed by the next bar, first +")
     assert second.startswith("A: bid and ask are up to 40% of the price apart, above 10% in 1 bar, first at 2024-01-10")
 
 
@@ -134,7 +134,7 @@ def test_a_bar_that_its_neighbours_take_back_is_refused(tmp_path, factor, order)
 def test_one_side_of_the_quotes_is_said_in_training(tmp_path):
     task = TradingTask(TradingConfig(data=write_bars(tmp_path / "EURUSD_bid.csv")))
     assert task.notices[0].startswith(
-        "EURUSD_bid: by its name it holds only the bid side; put the file of the other side"
+        "EURUSD_bid: by its name it holds only the bid side; add the file of the other side"
     )
 
 

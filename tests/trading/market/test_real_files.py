@@ -32,8 +32,8 @@ def test_bitstamp_lists_two_of_three_late(market_file):
     assert market.close.shape == (1_865, 3)
     assert (~market.tradable).sum() * 5 == 10_085  # the empty cells, five a bar
     assert market.notices == (
-        "ETH is listed from 2017-11-09; not tradable in the 1,077 bars before",
-        "LTC is listed from 2017-06-25; not tradable in the 940 bars before",
+        "ETH begins at 2017-11-09; it cannot be traded in the 1,077 bars before",
+        "LTC begins at 2017-06-25; it cannot be traded in the 940 bars before",
     )
 
 

@@ -106,7 +106,7 @@ def test_an_unfinished_bar_is_left_out_until_it_is_finished(written):
         assert load_market(written(_frame(minutes)[:n_bars]), form=BarForm(timeframe="1h")).n_bars == n_hours
     with pytest.raises(UserError, match="The bars of A do not fill one bar of --timeframe 4h; use more bars"):
         load_market(written(_frame(minutes)), form=BarForm(timeframe="4h"))
-    with pytest.raises(UserError, match="The bars of A are longer than --timeframe 30s; name a longer one"):
+    with pytest.raises(UserError, match="The bars of A are longer than --timeframe 30s; use a longer timeframe"):
         load_market(written(_frame(minutes)), form=BarForm(timeframe="30s"))
     assert load_market(written(_frame(minutes)), form=BarForm(timeframe="1m")).n_bars == 180
 

@@ -279,13 +279,13 @@ def test_a_file_without_a_header_says_how_its_columns_were_read(tmp_path):
     path = tmp_path / "BTCUSDT-1h.csv"
     path.write_text(LAYOUTS["binance in milliseconds"][1])
     assert load_market(path).notices == (
-        "BTCUSDT-1h.csv: it has no header; its columns were read as open_time, open, high, low, close, volume, "
+        "BTCUSDT-1h.csv: there is no header; columns were read as open_time, open, high, low, close, volume, "
         "close_time, quote_volume, count, taker_buy_volume, taker_buy_quote_volume, ignore, "
-        "as Binance klines have them",
+        "the layout of Binance klines",
     )
     path.write_text("2024-01-02 09:30:00,4,5,3,4.5,7\n2024-01-02 09:31:00,4.5,5,3,4,8\n")
     assert load_market(path).notices == (
-        "BTCUSDT-1h.csv: it has no header; its columns were read as time, open, high, low, close, volume",
+        "BTCUSDT-1h.csv: there is no header; columns were read as time, open, high, low, close, volume",
     )
 
 
@@ -309,10 +309,10 @@ def test_columns_are_named_and_left_out(tmp_path):
     path = tmp_path / "prices.csv"
     path.write_text(ODD)
     with pytest.raises(
-        UserError, match=r"has no price column and no time column.*; say --columns time=stamp close=px, if"
+        UserError, match=r"has no price column and no time column.*; if these columns are meant, pass --columns time=stamp close=px"
     ):
         load_market(path)
-    with pytest.raises(UserError, match=r"has no time column.*; say --columns time=stamp, if that is it"):
+    with pytest.raises(UserError, match=r"has no time column.*; if this column is meant, pass --columns time=stamp"):
         load_market(path, dialect=make_dialect({"close": "px"}, None))
     named = {"time": "stamp", "close": "px", "feature_rsi": "RSI (14)", "volume": "Amount"}
     market = load_market(path, dialect=make_dialect(named, None))
@@ -343,7 +343,7 @@ AMBIGUOUS = "Date,Price\n03/04/2024,1\n04/04/2024,2\n05/04/2024,3\n"
 def test_the_order_of_a_date_that_no_row_tells_is_a_flag(tmp_path):
     path = tmp_path / "prices.csv"
     path.write_text(AMBIGUOUS)
-    with pytest.raises(UserError, match=r"no row tells which; say --date-order dmy or --date-order mdy\.$"):
+    with pytest.raises(UserError, match=r"no row shows which; pass --date-order dmy or --date-order mdy\.$"):
         load_market(path)
     for order, days in (("dmy", ["2024-04-03", "2024-04-04"]), ("mdy", ["2024-03-04", "2024-04-04"])):
         times = load_market(path, dialect=make_dialect({}, order)).times
@@ -371,11 +371,11 @@ def test_a_column_without_any_volume_costs_no_row(tmp_path, capsys, cell):
 def test_a_volume_that_cannot_be_read_costs_its_cell_and_not_its_row(tmp_path):
     path = tmp_path / "prices.csv"
     path.write_text(BARS.format("7", "x", "9"))
-    with pytest.raises(UserError, match=r'volume of prices is "x".*--drop-bad-rows takes such cells as empty'):
+    with pytest.raises(UserError, match=r'volume of prices is "x".*--drop-bad-rows empties such cells'):
         load_market(path)
     market = load_market(path, faults=Faults("drop"))
     np.testing.assert_array_equal(market.volume[:, 0], [7, 0, 9])
-    assert any(notice.startswith("taken as empty: prices.csv row 2 (line 3)") for notice in market.notices)
+    assert any(notice.startswith("emptied: prices.csv row 2 (line 3)") for notice in market.notices)
 
 
 def test_data_without_a_usable_row_say_why(tmp_path):

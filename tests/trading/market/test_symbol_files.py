@@ -115,7 +115,7 @@ def test_files_of_bid_and_ask_are_one_symbol(tmp_path):
 def test_a_pair_and_a_file_of_the_same_name_are_refused(tmp_path):
     folder_of(tmp_path, "EURUSD_bid.csv", "EURUSD_ask.csv", "EURUSD.csv")
     with pytest.raises(
-        UserError, match=r"EURUSD is a file of its own, EURUSD.csv, and EURUSD_bid.csv and EURUSD_ask.csv are"
+        UserError, match=r"EURUSD is in one file, EURUSD.csv, and EURUSD_bid.csv and EURUSD_ask.csv are"
     ):
         find_symbol_files(tmp_path, [])
 
@@ -201,7 +201,7 @@ def test_an_archive_in_a_folder_counts_if_it_holds_one_table_that_is_not_beside_
 
 def test_an_archive_that_is_no_table_is_named_if_a_folder_holds_nothing_else(tmp_path):
     zip_of(tmp_path / "backup.zip", "a.csv", "b.csv")
-    with pytest.raises(UserError, match=r"holds no market data; .*; backup\.zip does not hold one table alone"):
+    with pytest.raises(UserError, match=r"holds no market data; .*; backup\.zip does not hold exactly one table"):
         files_of(tmp_path)
 
 

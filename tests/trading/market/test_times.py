@@ -182,13 +182,13 @@ def test_a_zone_is_named_if_times_were_converted_from_it(cell, zone):
 
 @pytest.mark.parametrize("title", ["EST time", "Time (EST)", "timeCST", "timestamp_ist", "Date (CEST)"])
 def test_a_zone_in_a_title_that_means_several_is_refused(title):
-    with pytest.raises(UserError, match=r"means several, with and without summer time; name one in the title"):
+    with pytest.raises(UserError, match=r"is ambiguous, with and without daylight saving time; write another one in the title"):
         zone_in(title)
 
 
 @pytest.mark.parametrize("offset", ["UTC+15", "GMT-14:30", "UTC+0575", "utc + 5.5", "UTC+123456"])
 def test_an_offset_in_a_title_that_no_clocks_have_is_refused(offset):
-    with pytest.raises(UserError, match=r"must be hours, or hours and minutes, of at most 14 hours; write it such as"):
+    with pytest.raises(UserError, match=r"must be hours, or hours and minutes, of at most 14 hours; write it like"):
         zone_in(f"Time ({offset})")
 
 
