@@ -78,8 +78,8 @@ _TITLES = {
 }
 _SHARES = {
     "total_return": "Total return",
-    "cagr": "Growth a year (CAGR)",
-    "volatility": "Volatility a year",
+    "cagr": "Annual growth (CAGR)",
+    "volatility": "Annual volatility",
     "max_drawdown": "Largest drawdown",
     "time_in_market": "Time in the market",
     "win_rate": "Winning trades",

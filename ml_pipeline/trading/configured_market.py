@@ -1,4 +1,4 @@
-"""The market that the settings describe, or one for each of its symbols: from files, or the built-in market."""
+"""Load the market of the settings, or one market per symbol, from files or the built-in market."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,19 +23,19 @@ def load_configured_market(config: TradingConfig) -> MarketData:
 
 
 def annualized(market: MarketData, config: TradingConfig) -> MarketData:
-    """The market with the bars per year that the settings give, if they do."""
+    """The market with the settings' bars per year, if they are set."""
     return replace(market, calendar=calendar_of(market.calendar, config))
 
 
 def calendar_of(inferred: Calendar, config: TradingConfig) -> Calendar:
-    """The calendar with the bars per year that the settings give, if they do."""
+    """The calendar with the settings' bars per year, if they are set."""
     if (given := config.periods_per_year) is None:
         return inferred
-    return inferred._replace(periods_per_year=float(given), reason="as given by periods_per_year")
+    return inferred._replace(periods_per_year=float(given), reason="set by periods_per_year")
 
 
 def load_markets(config: TradingConfig) -> dict[str, MarketData]:
-    """The market of `config` under ""; or, with `per_symbol`, one for each symbol, from its files or a common one."""
+    """The market of `config` under ""; with `per_symbol`, a market for each symbol, from its files or a common file."""
     if not config.per_symbol:
         return {"": load_configured_market(config)}
     if config.data is None:
@@ -51,13 +51,13 @@ def load_markets(config: TradingConfig) -> dict[str, MarketData]:
 
 
 def listed(symbols: Iterable[str], most: int = 8) -> str:
-    """The first of them, as part of a sentence."""
+    """The first symbols, as part of a sentence."""
     names = list(symbols)
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def _market_in(own: SymbolFiles, symbol: str, config: TradingConfig) -> MarketData:
-    """The market of one symbol in its files, whatever they call it."""
+    """The market of one symbol in its files, whose names may spell it differently."""
     name = symbol if len(own.files) == 1 else None
     read = partial(load_market, own.files, **config.reading())
     market = read(name=name)
@@ -65,7 +65,7 @@ def _market_in(own: SymbolFiles, symbol: str, config: TradingConfig) -> MarketDa
         if symbol not in market.symbols:
             raise UserError(
                 f"{own.files[0].name} holds {counted(len(market.symbols), 'symbol')} ({listed(market.symbols)}), but a "
-                f"file of {symbol} alone is expected; name the file itself as the data."
+                f"file of {symbol} alone is expected; pass the file itself as data."
             )
         market = read(symbols=[symbol])
     called = market.symbols[0]

@@ -1,12 +1,12 @@
-"""Trading environments that tell the figures of each episode when it ends, in the info of its last step.
+"""Trading environments that report the figures of each episode in the info of its last step.
 
     {"episode": {"r": ..., "l": ...}, "drawdown": ..., "turnover": ..., "sharpe_ratio": ..., "max_drawdown": ...}
 
-r is the sum of its rewards and l its number of steps. Drawdowns are fractions of the highest equity so far, 0 or below:
-`drawdown` at the end of the episode, `max_drawdown` the deepest. `turnover` and `sharpe_ratio` (a year's; NaN where the
-equity never moved) are those of the reports. Observations, rewards and accounts are the very same bits.
+r is the sum of rewards and l the number of steps. Drawdowns are fractions of the highest equity so far, 0 or below:
+`drawdown` at the end of the episode, `max_drawdown` the largest. `turnover` and `sharpe_ratio` (annualized; NaN if the
+equity never changed) are as in reports. Observations, rewards and accounts are unchanged, bit for bit.
 
-The figures need a row per step, kept until the episode ends; `FastTradingEnv` and `BatchedTradingEnv` keep nothing.
+The figures need one row per step until the episode ends; `FastTradingEnv` and `BatchedTradingEnv` keep none.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from ml_pipeline.trading.evaluation.metrics import drawdown_fraction, returns_of
 
 EPISODE_FIGURES = ("drawdown", "turnover", "sharpe_ratio", "max_drawdown")
 _RAN = ("r", "l", "mean", "squares", "turnover", "deepest", "peak", "largest")
-_LEAST = 1e-12  # of the largest return: a deviation below is a rounding error, as in `metrics`
+_LEAST = 1e-12  # a deviation below this fraction of the largest return is a rounding error, as in `metrics`
 
 
 class EpisodeFiguresEnv(FastTradingEnv):
@@ -30,13 +30,13 @@ class EpisodeFiguresEnv(FastTradingEnv):
 
     _return = 0.0
     _first: int | None = None
-    """The bar of the reset; None where a state without a path was set, so that the episode's figures are unknown."""
+    """The bar of the reset; None if the restored state has no path, so that the episode's figures are unknown."""
 
     def _begin(self, bar: int) -> None:
         super()._begin(bar)
         self._first = bar
         self._return = 0.0
-        self._path: list[list[float]] = []  # of each step: equity, and what was filled, (1 + A,) or (1 + 4 A,)
+        self._path: list[list[float]] = []  # per step: equity and fills, (1 + A,) or (1 + 4 A,)
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)
@@ -81,7 +81,7 @@ class EpisodeFiguresEnv(FastTradingEnv):
 
 
 class BatchedEpisodeFiguresEnv(BatchedTradingEnv):
-    """`BatchedTradingEnv` of arrays with the figures of episodes in infos["final_info"]; not of tensors."""
+    """`BatchedTradingEnv` of arrays (not tensors) with the figures of episodes in infos["final_info"]."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -109,7 +109,7 @@ class BatchedEpisodeFiguresEnv(BatchedTradingEnv):
         return observations, rewards, terminated, truncated, infos
 
     def _restore(self, states: Sequence[dict[str, Any]], *, seed: int) -> None:
-        begun = {"ran_peak": float(self.rules.initial_cash)}  # of environments that keep no figures
+        begun = {"ran_peak": float(self.rules.initial_cash)}  # for states of environments without figures
         unknown = {f"ran_{name}": 0.0 for name in _RAN} | begun
         super()._restore([{**unknown, **state} for state in states], seed=seed)
 

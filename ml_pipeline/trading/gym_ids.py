@@ -6,13 +6,13 @@
 or, without the import, `gymnasium.make("ml_pipeline.trading.gym_ids:TradingEnv-v1", ...)`.
 
 - `TradingEnv-v1` makes a `StatefulTradingEnv`: it keeps a ledger of every bar, reports the account in `info`, and
-  renders. Use it to begin with, and to evaluate. `StatefulTradingEnv-v1` is another name for it.
+  renders. Use it to start with and to evaluate. `StatefulTradingEnv-v1` is another name for it.
 - `FastTradingEnv-v1` makes a `FastTradingEnv`: the same accounts, observations and rewards without a ledger. Use it to
-  train. Its episodes begin at a random bar; those of `TradingEnv-v1` pass through the whole split by default.
-- `BatchedTradingEnv` has no id. It is many environments in one: make it from Python to train in hundreds of them.
+  train. Its episodes start at a random bar; those of `TradingEnv-v1` pass through the whole split by default.
+- `BatchedTradingEnv`, many environments in one, has no id. Make it in Python to train in hundreds of environments.
 
-The classes `FastTrainingEnv`, `StatefulTradingEnv` and `TradingEnv` make the same from data, settings and the names of
-features.
+The classes `FastTrainingEnv`, `StatefulTradingEnv` and `TradingEnv` make the same environments from data, settings and
+names of features.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def make_env(
     kind: the class, see above. split: "train", "validation", "test" or "all"; "fast" is always on "train".
     render_mode: None, or "rgb_array" with "stateful".
     settings: of `TradingConfig`. Without episode_length, a "stateful" episode passes through the whole split.
-    Raises UserError if the market or a setting cannot be used.
+    Raises UserError if the market or a setting is invalid.
     """
     if render_mode not in {None, "rgb_array"} or (render_mode and kind == "fast"):
         raise UserError(f'render_mode must be None, or "rgb_array" with TradingEnv-v1, but got "{render_mode}".')
@@ -65,9 +65,9 @@ def make_env(
 
 
 def traded_on(market: Any, settings: Mapping[str, Any]) -> "TradedMarket":
-    """What an account trades: a path, a pandas or polars frame, `MarketData`, or, for None, what `settings` name.
+    """The traded market. market: a path, a pandas or polars frame, `MarketData`, or None for the market of `settings`.
 
-    settings: of `TradingConfig`. Raises UserError if the market or a setting cannot be used.
+    settings: of `TradingConfig`. Raises UserError if the market or a setting is invalid.
     """
     from ml_pipeline.trading.market.data import MarketData
     from ml_pipeline.trading.market.files import market_from_frame
@@ -84,8 +84,8 @@ def traded_on(market: Any, settings: Mapping[str, Any]) -> "TradedMarket":
         market = market_from_frame(market, symbols=given.symbols or None, **given.reading())
     elif market is not None and TradingConfig(**settings).form() != BarForm():
         raise UserError(
-            "timeframe, session, timezone and adjust_splits are for bars that are read; give a path or a data frame, "
-            "or leave them out."
+            "timeframe, session, timezone and adjust_splits apply when bars are read; pass a path or a data frame, or "
+            "leave them out."
         )
     return TradedMarket(TradingConfig(**settings), market=market)
 
@@ -98,22 +98,22 @@ Config = TradingConfig | Mapping[str, Any] | str | Path
 
 
 class FastTrainingEnv(FastTradingEnv):
-    """A `FastTradingEnv` that passes once through the data, or through `episode_length` bars if `cfg` names it.
+    """A `FastTradingEnv` that passes once through the data, or through `episode_length` bars if `cfg` sets it.
 
     data: a path, a pandas or polars frame, `MarketData`, or None for the built-in market.
-    cfg: a `TradingConfig`; or the whole configuration of a training, of which the settings of trading count: the path
+    cfg: a `TradingConfig`, or the configuration of a whole training, of which only trading settings are used: the path
     of a settings file, or a mapping, in sections (`reward_config`, `portfolio_config`, `lookback_window`, ...) or flat.
-    features: names of features, in place of those of `cfg`.
-    split: "all" bars, or the "train", "validation" or "test" split of them. Features are scaled by the training split.
-    reward: an object, or its class, in place of the reward that `cfg` names.
-    Raises UserError if the data or a setting cannot be used.
+    features: names of features, which replace those of `cfg`.
+    split: "all" bars, or the "train", "validation" or "test" split. Features are scaled by the training split.
+    reward: an object or its class, which replaces the reward of `cfg`.
+    Raises UserError if the data or a setting is invalid.
 
     >>> env = FastTrainingEnv(None, {"reward_config": {"type": "fast_profit_reward"}}, ["rsi_14", "ema_distance_20"])
     >>> env.observation_space.shape
     (3,)
     """
 
-    # Says that this class adds nothing that a step changes.
+    # Declares that this class adds no state that a step changes.
     get_plain_state = FastTradingEnv.get_plain_state
 
     def __init__(
@@ -133,7 +133,7 @@ class FastTrainingEnv(FastTradingEnv):
 
 
 class StatefulTradingEnv(stateful.StatefulTradingEnv):
-    """A `StatefulTradingEnv` that passes once through the data; its arguments are those of `FastTrainingEnv`.
+    """A `StatefulTradingEnv` that passes once through the data, with the arguments of `FastTrainingEnv`.
 
     render_mode: "rgb_array" lets `render` draw the run.
     """
@@ -156,7 +156,7 @@ class StatefulTradingEnv(stateful.StatefulTradingEnv):
 
 
 class TradingEnv(StatefulTradingEnv):
-    """`StatefulTradingEnv` under the name that existing code has.
+    """`StatefulTradingEnv` under the name of existing code.
 
     >>> env = TradingEnv(None, {"reward_config": {"type": "fast_profit_reward"}}, ["rsi_14", "ema_distance_20"])
     >>> env.observation_space.shape
@@ -173,7 +173,7 @@ def _own(reward: Reward | type[Reward] | None) -> dict[str, Any]:
 
 
 def _settings_of(cfg: Config | None, features: Sequence[str] | None) -> dict[str, Any]:
-    """Every setting of trading that is given, by the name of its field in `TradingConfig`."""
+    """The given trading settings, by their names in `TradingConfig`."""
     if isinstance(cfg, TradingConfig):
         settings = {each.name: getattr(cfg, each.name) for each in fields(cfg)}
     else:
@@ -184,5 +184,5 @@ def _settings_of(cfg: Config | None, features: Sequence[str] | None) -> dict[str
 
 
 def _read(cfg: Mapping[str, Any] | str | Path) -> dict[str, Any]:
-    sections = {**TRADING_SECTIONS, "lookback_window": same("window")}  # a key of stock_env that may stand without it
+    sections = {**TRADING_SECTIONS, "lookback_window": same("window")}  # a key of stock_env, allowed at the top as well
     return part_of_whole(cfg, sections, get_type_hints(TradingConfig))

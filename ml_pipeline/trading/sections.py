@@ -1,4 +1,4 @@
-"""The sections of a settings file about trading: `environment`, `stock_env`, rewards, accounts and the data."""
+"""Trading sections of a settings file: `environment`, `stock_env`, rewards, accounts and data."""
 
 import re
 from dataclasses import fields
@@ -12,7 +12,7 @@ from ml_pipeline.trading.features.formulas import SPANNED
 from ml_pipeline.trading.features.indicators import feature_examples, is_function, make_features
 from ml_pipeline.trading.settings import TradingConfig
 
-# The most that a trade_limit_percent of these files can be: it is a fraction there, and 0.1 means 10 %.
+# Largest trade_limit_percent in these files, where it is a fraction: 0.1 means 10 %.
 _WHOLE = 1.0
 
 
@@ -25,7 +25,7 @@ def _named(reward: Any, source: Path) -> Flat:
 
 
 def _reward(value: Any, source: Path) -> Flat:
-    """type, reward_scaling and kwargs; a reward that has no argument reward_scaling is multiplied by it."""
+    """type, reward_scaling and kwargs; reward_scaling multiplies a reward without such an argument."""
     read = section("reward_config", {name: same(name) for name in ("type", "reward_scaling", "kwargs")})
     found = read(value, source)
     if "type" not in found:
@@ -41,7 +41,7 @@ def _reward(value: Any, source: Path) -> Flat:
 
 
 def _fee(setting: str) -> Reader:
-    """A cost as a fraction of the traded value, or one for each symbol, in basis points."""
+    """Read a cost, or a list of equal costs per symbol, as a fraction of traded value, and convert it to basis points."""
 
     def read(value: Any, source: Path) -> Flat:
         costs = {*value} if isinstance(value, list) else {value}
@@ -53,11 +53,11 @@ def _fee(setting: str) -> Reader:
 
 
 def _trade_limit(value: Any, source: Path) -> Flat:
-    """A fraction, in spite of its name: 0.1 is 10 % of the equity."""
+    """Read a fraction, despite the name: 0.1 is 10 % of the equity."""
     fraction = _number("trade_limit_percent", value, source)
     if fraction > _WHOLE:
         raise UserError(
-            f"{source}: trade_limit_percent of a portfolio_config is a fraction, where 0.1 means 10 %, but got {value}."
+            f"{source}: trade_limit_percent in portfolio_config is a fraction, so 0.1 means 10 %, but got {value}."
         )
     return {"trade_limit_percent": fraction * 100}
 
@@ -102,26 +102,26 @@ def _features(value: Any, source: Path) -> Flat:
 
 
 def _symbols(value: Any, source: Path) -> Flat:
-    """One account for each symbol: what such configurations mean by several of them."""
+    """Several symbols mean one account per symbol in such configurations."""
     if isinstance(value, str):
         value = [value]
     return {"symbols": list(value) if isinstance(value, tuple) else value, "per_symbol": True}
 
 
 def _environment(value: Any, source: Path) -> Flat:
-    """`environment: CartPole-v1` names a Gymnasium environment; a section is of one, or of trading."""
+    """`environment: CartPole-v1` names a Gymnasium environment; a section configures one, or trading."""
     return {"env_id": value} if isinstance(value, str) else section("environment", _ENVIRONMENT)(value, source)
 
 
 def _portfolio(value: Any, source: Path) -> Flat:
-    """The account: actions buy and sell, and nothing is sold short, unless the section says so."""
+    """The account; by default, actions buy and sell, and short selling is off."""
     flat = section("portfolio_config", _PORTFOLIO)(value, source)
     return {"action_mode": "trade", "allow_short": False, **flat}
 
 
 _PORTFOLIO: dict[str, Reader] = {
     "initial_cash": same("initial_cash"),
-    "maintain_history": lambda value, source: {},  # training keeps none, and an evaluation always does
+    "maintain_history": lambda value, source: {},  # training keeps no history, and an evaluation always does
     "buy_cost_pct": _fee("fee_bps"),
     "sell_cost_pct": _fee("sell_fee_bps"),
     "action_threshold": same("action_threshold"),
@@ -186,7 +186,7 @@ TRADING_SECTIONS: dict[str, Reader] = {
 }
 
 
-# What other libraries call our features: those without a span, and those that are called otherwise.
+# Our features by their names in other libraries: names without a span, and different names.
 _FEATURES = {
     "rsi": "rsi_14",
     "atr": "atr_14",
@@ -216,7 +216,7 @@ _SPANNED_FEATURES = {
 
 
 def our_feature(name: str) -> str:
-    """The name of a feature here, for one of ours or a familiar one. Raises UserError, with the nearest, for others.
+    """Our name of a feature, for our or a familiar name. Raises UserError, with the nearest name, for others.
 
     >>> [our_feature(name) for name in ("ema:10", "RSI_14", "sma20", "rsi", "returns", "std_30", "rsi_14@1h")]
     ['ema_10', 'rsi_14', 'sma_20', 'rsi_14', 'log_return_1', 'volatility_30', 'rsi_14@1h']

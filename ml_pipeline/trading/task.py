@@ -1,4 +1,4 @@
-"""Trading as a task: environments to train in, and the evaluation of a policy at the end."""
+"""The trading task: environments for training, and the evaluation of a policy."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -34,17 +34,17 @@ from ml_pipeline.trading.traded_market import TradedMarket, traded_markets
 from ml_pipeline.trading.trained_state import EACH_SYMBOL_KEY, read_state
 
 SYMBOLS_FOLDER = "symbols"
-"""Of a run folder: the report of each symbol, in a folder of its name."""
+"""Folder in a run folder with a report per symbol."""
 
 
 class TradingTask:
-    """One account that trades all symbols; or, with `per_symbol`, one account for each, and one policy for all.
+    """One account that trades all symbols; or, with `per_symbol`, one account per symbol and one policy for all.
 
-    Environment i trades in account i mod k. The score is the mean of the accounts' scores. The report is of all
-    accounts together, each begun with the configured cash; with `per_symbol` there is one of each symbol as well.
+    Environment i trades in account i mod k. The score is the mean of the accounts' scores. The report covers all
+    accounts together, each with the configured initial cash; with `per_symbol` there is also a report per symbol.
 
-    name: of the task, for run folders. seed: of the random policies in an evaluation. market: of one account, in place
-    of that which `config` describes. accounts: what each account trades, made already, see `traded_markets`.
+    name: of the task, for run folders. seed: of the random policies in an evaluation. market: replaces the market of
+    `config`, for one account. accounts: the market of each account, from `traded_markets`.
     """
 
     name = "trading"
@@ -57,7 +57,7 @@ class TradingTask:
         market: MarketData | None = None,
         accounts: Mapping[str, TradedMarket] | None = None,
     ) -> None:
-        """Raises UserError where a market cannot be used, or differs from the others in its features or bars."""
+        """Raises UserError if a market is invalid, or differs from the others in features or bar length."""
         if accounts is None:
             accounts = traded_markets(config) if market is None else {"": TradedMarket(config, market=market)}
         self.config = config
@@ -70,7 +70,7 @@ class TradingTask:
 
     @property
     def account(self) -> TradedMarket:
-        """What the only account trades; of several, the first: environments of the others have the same spaces."""
+        """The market of the first account; environments of other accounts have the same spaces."""
         return next(iter(self.accounts.values()))
 
     @property
@@ -79,7 +79,7 @@ class TradingTask:
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
-        """Of the data of each account: see `market_fingerprint`."""
+        """The `market_fingerprint` of each account's data."""
         return tuple(account.fingerprint for account in self.accounts.values())
 
     def with_seed(self, seed: int) -> "TradingTask":
@@ -89,7 +89,7 @@ class TradingTask:
         return task
 
     def with_fractions(self, *, train: float, validation: float) -> "TradingTask":
-        """The task that these fractions in the settings would make, on the same markets and features."""
+        """The task with the splits of these fractions, on the same markets and features."""
         task = copy(self)
         task.config = replace(self.config, train_fraction=train, validation_fraction=validation)
         task.accounts = {
@@ -100,7 +100,7 @@ class TradingTask:
 
     @property
     def feature_warnings(self) -> tuple[FeatureWarning, ...]:
-        """What is doubtful about the features, see `leaks`. Raises UserError about one that sees ahead."""
+        """Doubts about the features, see `leaks`. Raises UserError about a feature that sees ahead."""
         return tuple(
             replace(warning, sentence=_of_symbol(symbol, warning.sentence))
             for symbol, account in self.accounts.items()
@@ -113,7 +113,7 @@ class TradingTask:
         return self._said(lambda account: account.notices)
 
     def about_training(self, split: str) -> tuple[str, ...]:
-        """Sentences if the policy that this task evaluates was trained on bars of a split, or on other bars' length."""
+        """Sentences if the evaluated policy was trained on bars of a split, or on bars of a different length."""
         return self._said(lambda account: account.about_training(split))
 
     def _said(self, about: Callable[[TradedMarket], Sequence[str]]) -> tuple[str, ...]:
@@ -124,12 +124,12 @@ class TradingTask:
     ) -> list[Callable[[], FastTradingEnv]]:
         """Picklable factories of n training environments; each holds only the bars of its training split.
 
-        Raises UserError as `TradedMarket.require_trainable`, and where an account would have no environment.
+        Raises UserError as `TradedMarket.require_trainable`, and if an account would have no environment.
         """
         if n < len(self.accounts):
             raise UserError(
-                f"n_envs is {n}, but each of {counted(len(self.accounts), 'symbol')} ({listed(self.symbols)}) needs an "
-                f"environment of its own; set n_envs to {len(self.accounts)} or more, or name fewer symbols."
+                f"n_envs is {n}, but each of {counted(len(self.accounts), 'symbol')} ({listed(self.symbols)}) needs "
+                f"an environment; set n_envs to {len(self.accounts)} or more, or use fewer symbols."
             )
         makers = [account.train_env_fn(env_class) for account in self.accounts.values()]
         return [makers[i % len(makers)] for i in range(n)]
@@ -151,17 +151,17 @@ class TradingTask:
         return self.account.evaluation_env(split, render_mode=render_mode)
 
     def score(self, act: Act) -> float:
-        """How a pass through the validation split went, as `config.score` says; the best policy has the highest."""
+        """The score of a pass through the validation split, by `config.score`; higher is better."""
         return self.score_of(self.scored_paths(act))
 
     def score_of(self, paths: Sequence[EquityPath]) -> float:
-        """The score of such passes: `score` of its `scored_paths`."""
+        """The score of the passes of `scored_paths`."""
         return float(
             np.mean([account.score(path) for account, path in zip(self.accounts.values(), paths, strict=True)])
         )
 
     def scored_paths(self, act: Act) -> tuple[EquityPath, ...]:
-        """The equity, bar by bar, of the passes that `score` makes: of each account."""
+        """The equity, bar by bar, of each account's pass in `score`."""
         return tuple(account.scored_path(act) for account in self.accounts.values())
 
     def report(self, act: Act, folder: Path) -> str:
@@ -181,12 +181,12 @@ class TradingTask:
         """Run `act`, observation -> action, through a split, and compare it with its baselines.
 
         Returns {"agent", "buy_and_hold", "equal_weight", "random": each a dict of `summary.summarize`, "table" and the
-        shorter "summary": str to print}; with `per_symbol`, of all accounts together, and those of each symbol in
-        "symbols".
+        shorter "summary": str to print}; with `per_symbol`, for all accounts together, with each symbol's figures
+        in "symbols".
         folder: where to write ledger.csv, trades.csv, evaluation.json and equity.png; None writes nothing.
-        page: also write report.html and metrics.json, which add its orders run again at other fees and later.
+        page: also write report.html and metrics.json, which include runs of its orders at other fees and later bars.
         certify: replay the ledger with another engine; raises CertificationFailed if its equity differs.
-        look: how this is written down if it opens the test split; None: as an evaluation into `folder`. It is one look.
+        look: the record if this opens the test split; None: an evaluation into `folder`. It counts as one look.
         """
         look = look or evaluation_look(folder)
         into = None if folder is None else Path(folder)
@@ -210,7 +210,7 @@ class TradingTask:
     def compare(self, act: Act, split: str = "test", *, look: Look | None = None) -> Comparison:
         """Run `act` and its baselines through a split of the first account.
 
-        A look at the test part of the data is written down before.
+        A look at the test split is recorded first.
         """
         return self._compare(self.account, act, split, look or evaluation_look(None))
 
@@ -220,9 +220,9 @@ class TradingTask:
         return account.compare(act, split, seed=self.seed)
 
     def state(self) -> dict[str, Any]:
-        """What a trained policy depends on, as primitives and lists, for a checkpoint.
+        """The state that a trained policy depends on, as primitives and lists, for a checkpoint.
 
-        With `per_symbol`, of each symbol, and with a fingerprint of its data.
+        With `per_symbol`, it holds the state of each symbol with a fingerprint of its data.
         """
         if not self.config.per_symbol:
             return self.account.state()
@@ -235,11 +235,11 @@ class TradingTask:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], config: TradingConfig, seed: int = 0) -> "TradingTask":
-        """The task for evaluating a trained policy: observations and actions as trained, the rest from `config`.
+        """The task for evaluating a trained policy: observations and actions as in training, the rest from `config`.
 
-        The data may differ from the training data, but one account needs the same number of symbols. Of several
-        accounts, a symbol that the policy was not trained on is scaled by its own training split.
-        Raises UserError if `state` is not one of `state()`, or the data cannot be used.
+        The data may differ from the training data, but a single account needs the same number of symbols. With several
+        accounts, a symbol that was not in training is scaled by its own training split.
+        Raises UserError if `state` is not from `state()`, or the data are invalid.
         """
         if EACH_SYMBOL_KEY not in state:
             trained = read_state(state, config)
@@ -256,10 +256,10 @@ class TradingTask:
 
     @classmethod
     def scaled_as(cls, state: Mapping[str, Any], config: TradingConfig, seed: int = 0) -> "TradingTask":
-        """The task of these settings, whose features are scaled as those of the task of `state`.
+        """The task of these settings, with features scaled as in the task of `state`.
 
-        A symbol that this does not know is scaled by its own training split. Raises UserError where that task observes
-        otherwise.
+        A symbol that is not in `state` is scaled by its own training split. Raises UserError if the two tasks observe
+        different features.
         """
         try:
             states = dict(state[EACH_SYMBOL_KEY]) if config.per_symbol else {"": state}
@@ -268,13 +268,13 @@ class TradingTask:
             observed = {"features": tuple(one["features"]), "window": one["window"]}
         except (KeyError, TypeError, AttributeError, StopIteration) as error:
             raise UserError(
-                f"The policy was not trained with per_symbol {written(config.per_symbol)}; set it as it was there."
+                f"The policy was not trained with per_symbol {written(config.per_symbol)}; set it as in its training."
             ) from error
         for name, theirs in observed.items():
             if getattr(config, name) != theirs:
                 raise UserError(
                     f"The policy was trained with {name} {written(theirs)}, but the settings have "
-                    f"{written(getattr(config, name))}; give what it was trained with."
+                    f"{written(getattr(config, name))}; use the value of its training."
                 )
         return cls(config, seed, accounts=traded_markets(config, scalers=scalers))
 
@@ -282,7 +282,7 @@ class TradingTask:
 def _report_on(
     account: TradedMarket, comparison: Comparison, split: str, folder: Path | None, *, page: bool, certify: bool
 ) -> dict[str, Any]:
-    """What `TradingTask.evaluate` returns and writes of one account."""
+    """The result of `TradingTask.evaluate` for one account, and its files."""
     evaluation, env, actions = comparison
     lines = [results_table(evaluation)]
     if folder is not None:
@@ -354,5 +354,5 @@ def _percent(fraction: float, sign: str) -> str:
 
 
 def _as_folder(symbol: str) -> str:
-    """A symbol as the name of a folder: BTC/USD is BTC-USD."""
+    """A symbol as a folder name: BTC/USD becomes BTC-USD."""
     return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in symbol).lstrip(".") or "-"

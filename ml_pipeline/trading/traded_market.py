@@ -1,4 +1,4 @@
-"""A market as one account trades it: its features, its splits, and the environments on them."""
+"""The market of one account: its features, splits and environments."""
 
 import hashlib
 import math
@@ -32,22 +32,22 @@ from ml_pipeline.trading.market.timeframes import length_in_words
 from ml_pipeline.trading.settings import TradingConfig
 from ml_pipeline.trading.trained_state import RANGES_KEY, TRAINED_BARS_KEY, TrainedBars, TrainedState
 
-# Workers memory-map a market of more bytes than this; a smaller one is sent to each of them.
+# Workers memory-map a market above this many bytes; a smaller one is sent to each worker.
 _WORTH_MAPPING = 4_000_000
-# A score is of at most so many bars.
+# Most bars of a score.
 _MOST_SCORED = 50_000
-# At most this many constant features are named.
+# Most constant features that a message names.
 _MOST_NAMED = 3
 
 
 class TradedMarket:
     """Splits a market by time, and scales its features with the statistics of the training split.
 
-    market, scaler, splits: replace those that `config` describes.
+    market, scaler, splits: replace those of `config`.
     """
 
     trained_bars: TrainedBars | None = None
-    """Of the policy that is evaluated here, if it was trained elsewhere."""
+    """The training bars of the policy that is evaluated here, if it was trained elsewhere."""
 
     def __init__(
         self,
@@ -59,7 +59,8 @@ class TradedMarket:
     ) -> None:
         if config.per_symbol:
             raise UserError(
-                "per_symbol gives each symbol an account of its own, but here one account trades all; leave it out."
+                "per_symbol gives each symbol a separate account, but here one account trades all symbols; leave it "
+                "out."
             )
         self.config = config
         self.market = market = annualized(market, config) if market else load_configured_market(config)
@@ -73,14 +74,14 @@ class TradedMarket:
         if scaler is None:
             scaler = self._fitted_scaler()
         elif len(scaler.mean) != len(features.columns):
-            raise UserError(f"The scaler is of {len(scaler.mean)} features, but there are {len(features.columns)}.")
+            raise UserError(f"The scaler has {len(scaler.mean)} features, but there are {len(features.columns)}.")
         self.scaler = scaler
         self._prepared = prepare_market(market, features, scaler, self.rules)
 
     def with_splits(self, splits: Mapping[str, Split]) -> "TradedMarket":
         """The same market with other splits, whose training split scales the features.
 
-        The features, and what is known of their leaks, are those of all bars.
+        Features and look-ahead checks still cover all bars.
         """
         _ = self.feature_warnings
         other = copy(self)
@@ -91,13 +92,13 @@ class TradedMarket:
         return other
 
     def with_fractions(self, *, train: float, validation: float) -> "TradedMarket":
-        """The same market with the splits that these fractions in the settings would make."""
+        """The same market with the splits of these fractions."""
         other = self.with_splits(self.splits_by(train=train, validation=validation))
         other.config = replace(self.config, train_fraction=train, validation_fraction=validation)
         return other
 
     def splits_by(self, *, train: float, validation: float) -> Mapping[str, Split]:
-        """The splits that these fractions in the settings would make."""
+        """The splits of these fractions."""
         return chronological_split(
             self.first_bar,
             self.market.n_bars,
@@ -108,7 +109,7 @@ class TradedMarket:
         )
 
     def _fitted_scaler(self) -> FeatureScaler:
-        """A scaler of the training split. Makes the notices those of this split as well."""
+        """Fit a scaler to the training split, and set the notices about this split."""
         rows = self._training_rows()
         scaler = FeatureScaler.fit(rows)
         about_market = (*self.market.notices, *self.market.remarks)
@@ -117,7 +118,7 @@ class TradedMarket:
         return scaler
 
     def _training_rows(self) -> FloatArray:
-        """The features of the training split, and of the bars that its first window covers."""
+        """The features of the training split and of its first window."""
         train = self.split("train")
         return self.features.values[train.start - self.config.window + 1 : train.stop]
 
@@ -141,7 +142,7 @@ class TradedMarket:
         )
 
     def training_settings(self) -> dict[str, Any]:
-        """Arguments of a training environment, besides bars and rules."""
+        """Arguments of a training environment except bars and rules."""
         config, periods_per_year = self.config, self.market.periods_per_year
         reward = make_reward(
             config.reward, config.reward_scale, config.reward_kwargs, periods_per_year=periods_per_year
@@ -150,7 +151,7 @@ class TradedMarket:
 
     @cached_property
     def feature_warnings(self) -> tuple[FeatureWarning, ...]:
-        """What is doubtful about the features, see `leaks`. Raises UserError about one that sees ahead."""
+        """Doubts about the features, see `leaks`. Raises UserError about a feature that sees ahead."""
         accepted = self.config.accepted_features()
         return check_features(self.market, self.config.features, self.features, accepted=accepted)
 
@@ -160,13 +161,13 @@ class TradedMarket:
         return (*self._notices, *(warning.sentence for warning in self.feature_warnings))
 
     def about_training(self, split: str) -> tuple[str, ...]:
-        """Sentences if the policy that is evaluated was trained on bars of a split, or on bars of another length."""
+        """Sentences if the evaluated policy was trained on bars of a split, or on bars of a different length."""
         part = self.split(split)
         times = self.market.times[part.start : part.stop]
         return () if self.trained_bars is None else self.trained_bars.about(self.market, times)
 
     def require_trainable(self) -> None:
-        """Raise UserError if a feature sees ahead, or if the rules would refuse actions that exploration tries."""
+        """Raise UserError if a feature sees ahead, or if the rules would refuse actions of exploration."""
         _ = self.feature_warnings
         if self.rules.may_refuse(len(self.market.symbols)):
             raise UserError(
@@ -181,9 +182,9 @@ class TradedMarket:
         return StatefulTradingEnv(self.bars_of(split), self.rules, window=self.config.window, render_mode=render_mode)
 
     def score(self, path: EquityPath) -> float:
-        """How such a pass as `scored_path` went, as `config.score` says.
+        """The score of a pass from `scored_path`, by `config.score`.
 
-        -inf where nothing is left. A Sharpe ratio of returns that do not vary, as of a policy that never trades, counts
+        It is -inf if no equity is left. The Sharpe ratio of constant returns, as of a policy that never trades, counts
         as 0.
         """
         end = path.equity[-1]
@@ -195,10 +196,9 @@ class TradedMarket:
         return float(np.log(end / self.rules.initial_cash))
 
     def scored_path(self, act: Act) -> EquityPath:
-        """The equity, bar by bar, of a pass through the validation split.
+        """The equity, bar by bar, of a pass through the validation split, or through its last 50,000 bars.
 
-        A split of more than 50,000 bars is passed through from its 50,000th bar before the end on, so that evaluations
-        take no longer the more bars there are.
+        The limit bounds the time of an evaluation.
         """
         split = self.split("validation")
         bars = self._bars_between(max(split.start, split.stop - _MOST_SCORED), split.stop)
@@ -206,7 +206,7 @@ class TradedMarket:
 
     def compare(self, act: Act, split: str, *, seed: int) -> Comparison:
         """Run `act` and its baselines through a split. seed: of the random policies."""
-        # If they were looked for: `sanity` trains on leaks on purpose.
+        # Only if the check was run: `sanity` trains on leaks on purpose.
         found = [warning.sentence for warning in self.__dict__.get("feature_warnings", ())]
         part = MarketPart(
             split=split,
@@ -218,12 +218,12 @@ class TradedMarket:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of its bars: see `market_fingerprint`."""
+        """The `market_fingerprint` of its bars."""
         return market_fingerprint(self.market)
 
     @cached_property
     def bars_digest(self) -> str:
-        """A text that differs where any bar does."""
+        """A digest of all bars."""
         market, digest = self.market, hashlib.blake2b(digest_size=16)
         for values in (market.times, market.open, market.high, market.low, market.close, market.volume):
             digest.update(np.ascontiguousarray(values).tobytes())
@@ -242,7 +242,7 @@ class TradedMarket:
         return self.splits_by(train=self.config.train_fraction, validation=self.config.validation_fraction)
 
     def bars_of(self, name: str) -> PreparedMarket:
-        """The bars of the named split, preceded by those that its first window covers."""
+        """The bars of the named split, preceded by those of its first window."""
         split = self.split(name)
         return self._bars_between(split.start, split.stop)
 
@@ -250,7 +250,7 @@ class TradedMarket:
         return self._prepared.bars(start - self.config.window + 1, stop)
 
     def state(self) -> dict[str, Any]:
-        """What a trained policy depends on, as primitives and lists, for a checkpoint."""
+        """The state that a trained policy depends on, as primitives and lists, for a checkpoint."""
         return {
             "symbols": list(self.market.symbols),
             "features": list(self.config.features),
@@ -264,7 +264,7 @@ class TradedMarket:
 
     @classmethod
     def as_trained(cls, trained: TrainedState) -> "TradedMarket":
-        """The market for evaluating a trained policy. Raises UserError if its number of symbols is another one."""
+        """The market for evaluating a trained policy. Raises UserError if its number of symbols differs."""
         market = load_configured_market(trained.config)
         chosen = trained.symbols_on(market.symbols)
         if chosen != market.symbols:
@@ -282,10 +282,10 @@ def traded_markets(
     *,
     scalers: Mapping[str, FeatureScaler] | None = None,
 ) -> dict[str, TradedMarket]:
-    """What each account trades: by symbol with `per_symbol`; else of one account, under "".
+    """The market of each account: by symbol with `per_symbol`; otherwise of one account, under "".
 
-    markets: in place of those that `config` describes. scalers: by the same names; without one, a market has that of
-    its training split. Raises UserError where a market cannot be used, or differs in its features or bars from others.
+    markets: replace those of `config`. scalers: by the same names; a market without one gets the scaler of its training
+    split. Raises UserError if a market is invalid, or differs from the others in features or bar length.
     """
     markets = load_markets(config) if markets is None else markets
     if not markets:
@@ -299,7 +299,7 @@ def traded_markets(
 
 
 def _require_alike(markets: Mapping[str, TradedMarket]) -> None:
-    """Raise UserError, saying which, where two symbols have other features or bars of another length."""
+    """Raise UserError, with both symbols, if two have different features or bar lengths."""
     (first, usual), *others = markets.items()
     columns = _columns(usual)
     for symbol, other in others:
@@ -307,14 +307,14 @@ def _require_alike(markets: Mapping[str, TradedMarket]) -> None:
             odd = sorted({*_columns(other)} ^ {*columns})
             has, lacks = (symbol, first) if odd[0] in _columns(other) else (first, symbol)
             raise UserError(
-                f"All symbols need the same features, but {has} has {odd[0]} and {lacks} does not; name features that "
+                f"All symbols need the same features, but {has} has {odd[0]} and {lacks} does not; use features that "
                 "all files have."
             )
         lengths = [each.market.timing.length for each in (usual, other)]
         if lengths[0] != lengths[1]:
             raise UserError(
                 f"All symbols need bars of one length, but those of {first} are {length_in_words(lengths[0])} apart "
-                f"and those of {symbol} {length_in_words(lengths[1])}; use files of one time frame, or set timeframe."
+                f"and those of {symbol} {length_in_words(lengths[1])}; use files of one timeframe, or set timeframe."
             )
 
 
@@ -325,23 +325,23 @@ def _columns(traded: TradedMarket) -> list[str]:
 
 
 def _about_constants(names: tuple[str, ...], scaled: NDArray[np.float32], known: NDArray[np.bool_]) -> tuple[str, ...]:
-    """A sentence about the features that are constant in all rows, (T, D), if there are any."""
+    """A sentence about features that are constant in all rows, (T, D), if there are any."""
     still = [names[i] for i in np.flatnonzero(known.any(axis=0) & ~scaled.any(axis=0))]
     if not still:
         return ()
     more = f" and {counted(len(still) - _MOST_NAMED, 'other')}" if len(still) > _MOST_NAMED else ""
     shown = ", ".join(still[:_MOST_NAMED])
-    return (f"constant in the training split, and observed as 0: {shown}{more}; leave such features out",)
+    return (f"constant in the training split and therefore observed as 0: {shown}{more}; leave such features out",)
 
 
 def _about_unused(columns: Iterable[str], features: Sequence[str]) -> tuple[str, ...]:
-    """A sentence about the columns of the data that no feature observes, if there are any."""
+    """A sentence about columns of the data that are not observed, if there are any."""
     observed = {name.split("@")[0] for name in features}
     unused = [] if f"{FEATURE_PREFIX}*" in observed else [name for name in columns if name not in observed]
     if not unused:
         return ()
     more = f" and {counted(len(unused) - _MOST_NAMED, 'other')}" if len(unused) > _MOST_NAMED else ""
     return (
-        f"columns of the data that are not observed: {', '.join(unused[:_MOST_NAMED])}{more}; --features names those "
-        f"to observe, {FEATURE_PREFIX}* all of them",
+        f"columns of the data that are not observed: {', '.join(unused[:_MOST_NAMED])}{more}; add them to --features, "
+        f"or {FEATURE_PREFIX}* for all of them",
     )

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the market that its policy was trained on, and which settings follow from it elsewhere."""
+"""The trading state in a checkpoint, and the settings for using the policy on other data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,19 +15,18 @@ from ml_pipeline.trading.market.timeframes import Times, length_in_words
 from ml_pipeline.trading.settings import TradingConfig
 
 RANGES_KEY = "feature_ranges"
-"""Of the state of a task; checkpoints of older versions lack it."""
+"""Key in a task's state; checkpoints of older versions lack it."""
 TRAINED_BARS_KEY = "trained_bars"
-"""Of the state of a task; checkpoints of older versions lack it."""
+"""Key in a task's state; checkpoints of older versions lack it."""
 EACH_SYMBOL_KEY = "each_symbol"
-"""Of the state of a task in which each symbol has an account of its own."""
+"""Key in the state of a task with a separate account per symbol."""
 
 
 _LATER_KEYS = frozenset({RANGES_KEY, TRAINED_BARS_KEY})
 
 
 class TrainedBars(NamedTuple):
-    """The bars of the training split: when the first and the last begin or close, as the data say, their usual length
-    in ns, and the symbols."""
+    """The bars of the training split: times of the first and last as in the data, usual length in ns, and symbols."""
 
     first: str
     last: str
@@ -41,7 +40,7 @@ class TrainedBars(NamedTuple):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TrainedBars | None":
-        """Those of a `TradedMarket.state`; None of an older version's."""
+        """The bars in a `TradedMarket.state`; None if the state is of an older version."""
         try:
             first, last, length, symbols = state[TRAINED_BARS_KEY]
             return cls(str(np.datetime64(first)), str(np.datetime64(last)), int(length), tuple(symbols))
@@ -53,28 +52,28 @@ class TrainedBars(NamedTuple):
         return [self.first, self.last, self.length_ns, [*self.symbols]]
 
     def about(self, market: MarketData, times: Times) -> tuple[str, ...]:
-        """Sentences if the bars of a market at these times were trained on, or have another length than those."""
+        """Sentences if bars of a market at these times were used in training, or have a different length."""
         said = []
         if market.timing.length != self.length_ns:
             trained, given = (length_in_words(length) for length in (self.length_ns, market.timing.length))
             said.append(
-                f"the policy was trained on bars of {trained}, but these have {given}: what it learned of N bars is "
-                "another span of time here"
+                f"the policy was trained on bars of {trained}, but these bars have {given}, so a feature of N bars "
+                "covers a different span of time"
             )
         inside = (times >= np.datetime64(self.first)) & (times <= np.datetime64(self.last))
         if {*market.symbols} & {*self.symbols} and inside.any():
             said.append(
-                f"{np.count_nonzero(inside):,} of the {counted(len(times), 'bar')} were trained on (from "
-                f"{self.first[:16]} to {self.last[:16]}), so what the policy earns there says nothing of bars that it "
-                "has not seen"
+                f"{np.count_nonzero(inside):,} of the {counted(len(times), 'bar')} were used in training (from "
+                f"{self.first[:16]} to {self.last[:16]}), so the policy's result there is no evidence for unseen bars"
             )
         return tuple(said)
 
 
 class TrainedState(NamedTuple):
-    """config: the settings with what the policy depends on as it was trained: observations and actions.
+    """The trading state of a trained policy.
 
-    symbols, scaler: those of the training. ranges, bars: None where the checkpoint is of an older version.
+    config: settings with observations and actions as in training. symbols, scaler: those of training. ranges, bars:
+    None if the checkpoint is of an older version.
     """
 
     config: TradingConfig
@@ -84,9 +83,9 @@ class TrainedState(NamedTuple):
     bars: TrainedBars | None = None
 
     def symbols_on(self, available: Sequence[str]) -> tuple[str, ...]:
-        """The symbols of some data that the policy trades: those it was trained on, if all are there.
+        """The symbols that the policy trades in some data: those of its training, if all of them are available.
 
-        available: those that the settings name, or all of the data. Raises UserError where their number differs.
+        available: the symbols in the settings, or all in the data. Raises UserError if their number differs.
         """
         trained = self.symbols
         chosen = trained if not self.config.symbols and {*trained} <= {*available} else tuple(available)
@@ -99,9 +98,9 @@ class TrainedState(NamedTuple):
 
 
 def read_state(state: Mapping[str, Any], config: TradingConfig) -> TrainedState:
-    """What `TradedMarket.state` wrote, and the rest of the settings from `config`.
+    """Read the result of `TradedMarket.state`, with the remaining settings from `config`.
 
-    Raises UserError if it is no such state.
+    Raises UserError if it is not such a state.
     """
     try:
         as_trained = {name: state[name] for name in ("window", "action_mode", "allow_short")}
@@ -116,13 +115,13 @@ def read_state(state: Mapping[str, Any], config: TradingConfig) -> TrainedState:
 def under_conditions(
     trained: TradingConfig, changes: Mapping[str, Any], *, on_other_data: bool | None = None
 ) -> TradingConfig:
-    """The settings of a training with other market conditions: by name, those that differ.
+    """The settings of a training with some of its market conditions changed.
 
-    on_other_data: whether symbols, the meaning of columns and times, and the bars per year, which are of the data that
-    it was trained on, are left out if `changes` does not name them; None: if `changes` names data. A fee that changes
-    is that of sales too.
+    changes: settings by name. on_other_data: whether to reset settings that describe the training data (symbols,
+    columns, times, bars per year) unless `changes` sets them; None: if `changes` sets data. A changed fee also applies
+    to sales.
     """
-    own: dict[str, Any] = {"symbols": (), "periods_per_year": None}  # of the data that it was trained on
+    own: dict[str, Any] = {"symbols": (), "periods_per_year": None}  # settings that describe the training data
     own |= {"bar_time": None, "columns": {}, "date_order": None}
     of_data: dict[str, Any] = own if ("data" in changes if on_other_data is None else on_other_data) else {}
     of_fees: dict[str, Any] = {"sell_fee_bps": None} if "fee_bps" in changes else {}
@@ -130,7 +129,7 @@ def under_conditions(
 
 
 def as_saved(state: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`state` without what a checkpoint of an older version lacks, to compare the two."""
+    """`state` without keys that a checkpoint of an older version lacks, for a comparison of the two."""
     if EACH_SYMBOL_KEY in state:
         before = saved.get(EACH_SYMBOL_KEY, {})
         each = {name: as_saved(own, before.get(name, own)) for name, own in state[EACH_SYMBOL_KEY].items()}

@@ -95,5 +95,5 @@ def test_a_frame_is_read_as_the_settings_say_and_a_market_that_is_read_already_r
     assert task.market.symbols == ("B",)
     assert task.market.timing.length == 300 * 10**9
     assert set(task.market.times.astype("datetime64[h]").astype(int) % 24) == set(range(6, 18))
-    with pytest.raises(UserError, match="timeframe, session, timezone and adjust_splits are for bars that are read"):
+    with pytest.raises(UserError, match="timeframe, session, timezone and adjust_splits apply when bars are read"):
         gym_ids.traded_on(task.market, {"timeframe": "1h"})

@@ -91,7 +91,7 @@ def test_a_reward_with_its_scaling_and_its_arguments(reward, flat):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ({"portfolio_config": {"trade_limit_percent": 10}}, "is a fraction, where 0.1 means 10 %, but got 10"),
+        ({"portfolio_config": {"trade_limit_percent": 10}}, "is a fraction, so 0.1 means 10 %, but got 10"),
         ({"portfolio_config": {"buy_cost_pct": [0.1, 0.2]}}, "costs must be the same for all symbols"),
         ({"portfolio_config": {"buy_cost_pct": "much"}}, "fee_bps must be a number, but got 'much'"),
         ({"portfolio_config": {"trade_mode": "other"}}, 'trade_mode must be "cont" or "discrete"'),

@@ -196,7 +196,7 @@ def test_an_unknown_split_and_an_unknown_symbol():
 @pytest.mark.parametrize(
     ("n_bars", "config", "sentence"),
     [
-        (1, CONFIG, "bars of the built-in market are too few: 1, but feature rsi_14 needs 15"),
+        (1, CONFIG, "the built-in market has too few bars: 1, but feature rsi_14 needs 15"),
         (20, CONFIG, "leaves 0 to the split validation"),
         (40, replace(CONFIG, window=60), "The split train has 0 of the .* bars of .* after a warm-up of .* bars for features and window"),
     ],
@@ -214,7 +214,7 @@ def test_a_constant_feature_is_seen_as_zero():
     observation, _ = task.train_env_fns(1)[0]().reset(seed=0)
     np.testing.assert_array_equal(observation, 0)
     constants = "A:log_return_1, A:log_return_5, A:log_return_20 and 7 others"
-    start = "constant in the training split, and observed as 0"
+    start = "constant in the training split and therefore observed as 0"
     assert task.notices[-1] == f"{start}: {constants}; leave such features out"
     assert TradingTask(TradingConfig(), market=synthetic_market(n_bars=300)).notices == ()
     assert "-" in task.evaluate(_flat)["table"]
@@ -332,7 +332,7 @@ def test_the_number_of_bars_per_year_can_be_given(given):
     task = TradingTask(config, market=MARKET if given else None)
     usual = TradingTask(replace(config, periods_per_year=None), market=MARKET if given else None)
     figures, usual_figures = (each.evaluate(_follow, "test") for each in (task, usual))
-    assert "Annualized by 1000 (as given by periods_per_year)." in figures["table"]
+    assert "Annualized by 1000 (set by periods_per_year)." in figures["table"]
     assert figures["agent"]["volatility"] == pytest.approx(
         usual_figures["agent"]["volatility"] * (1000 / 252) ** 0.5, rel=0.05
     )

@@ -176,7 +176,7 @@ def test_a_file_of_several_symbols_serves_one_alone(tmp_path):
 
 def test_one_account_of_all_symbols_is_another_task():
     assert [*TradingTask(replace(CONFIG, per_symbol=False)).accounts] == [""]
-    with pytest.raises(UserError, match="per_symbol gives each symbol an account of its own"):
+    with pytest.raises(UserError, match="per_symbol gives each symbol a separate account"):
         TradingTask(CONFIG, market=synthetic_market(n_bars=200))
     with pytest.raises(UserError, match="not the state of a trading task of several symbols"):
         TradingTask.from_state({"each_symbol": {}}, CONFIG)

@@ -72,7 +72,7 @@ def test_bars_that_were_trained_on_are_counted_in_an_evaluation_of_others():
     task.account.trained_bars = TrainedBars.from_state(trained.state())
     (said,) = task.about_training("all")
     n_inside = 40 - task.account.split("all").start
-    assert said.startswith(f"{n_inside} of the {task.account.split('all').n_bars} bars were trained on (from ")
+    assert said.startswith(f"{n_inside} of the {task.account.split('all').n_bars} bars were used in training (from ")
     assert task.about_training("test") == ()
     task.account.trained_bars = task.account.trained_bars._replace(symbols=("OTHER",))
     assert task.about_training("all") == ()

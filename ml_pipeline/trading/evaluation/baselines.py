@@ -1,4 +1,4 @@
-"""Baselines that an agent must beat, on its bars and at its costs, the equity of any such pass, and actions replayed.
+"""Baselines on the agent's bars and at its costs, equity paths of policies, and replays of actions.
 
 Random policies obey the agent's limits; buy and hold and equal weight do not.
 """
@@ -19,7 +19,7 @@ from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.metrics import turnover
 from ml_pipeline.trading.market.data import FloatArray
 
-# Rounds, and runs per round, that fit how often random policies trade.
+# Rounds, and runs per round, that calibrate how often random policies trade.
 _CALIBRATIONS = 3
 _CALIBRATION_RUNS = 3
 
@@ -35,7 +35,7 @@ def run_policy(env: StatefulTradingEnv, act: Act, *, seed: int | None = None) ->
 def pass_through(env: FastTradingEnv, act: Act, *, seed: int | None = None) -> None:
     """Run one episode of `env` with `act`, observation -> action.
 
-    If `act` has a `begin_episode`, it is called first, so that a policy with memory forgets the last run.
+    If `act` has a `begin_episode`, it is called first, to reset the memory of a recurrent policy.
     """
     begin_episode(act)
     observation, _ = env.reset(seed=seed)
@@ -46,7 +46,7 @@ def pass_through(env: FastTradingEnv, act: Act, *, seed: int | None = None) -> N
 
 
 def buy_and_hold(env: StatefulTradingEnv) -> Ledger:
-    """Buy equal parts of all assets that are listed at the start, each as soon as it trades, and hold them."""
+    """Buy equal parts of all assets that exist at the start, each as soon as it trades, and hold them."""
     rules = _unlimited(env.rules, "discrete")
     listed = env.market.close[env.window - 1] > 0
     holder = StatefulTradingEnv(env.market.assets(np.flatnonzero(listed)), rules, window=env.window)
@@ -57,7 +57,7 @@ def buy_and_hold(env: StatefulTradingEnv) -> Ledger:
 
 
 def equal_weight(env: StatefulTradingEnv) -> Ledger:
-    """Hold equal parts of all assets that are listed at the start, and rebalance at every bar."""
+    """Hold equal parts of all assets that exist at the start, and rebalance at every bar."""
     rules = _unlimited(env.rules, "target_weights")
     listed = env.market.close[env.window - 1] > 0
     holder = StatefulTradingEnv(env.market.assets(np.flatnonzero(listed)), rules, window=env.window)
@@ -70,8 +70,8 @@ def random_policies(
 ) -> list[Ledger]:
     """Ledgers of `n_policies` that sample actions uniformly from the action space, seeded seed, seed + 1, ...
 
-    turnover_of: sample a new action only so often, and hold in between, that the mean turnover is about that of this
-    ledger. If sampling at every bar trades less than that, they sample at every bar.
+    turnover_of: sample less often, and hold in between, so that the mean turnover is close to that of this ledger. If
+    sampling at every bar trades less, they sample at every bar.
     """
     probability = 1.0
     if turnover_of is not None:
@@ -83,7 +83,7 @@ def random_policies(
 
 
 def hold_action(rules: TradingRules, n_assets: int) -> Any:
-    """The action that does not trade at the start of an episode; with "trade" and "buy_hold_sell", at any time."""
+    """An action that does not trade at the start of an episode, or at any time with "trade" and "buy_hold_sell"."""
     if rules.action_mode in {"target_weights", "trade"}:
         return np.zeros(n_assets, dtype=np.float32)
     choice = 1 if rules.action_mode == "buy_hold_sell" else rules.positions.index(0)
@@ -91,7 +91,7 @@ def hold_action(rules: TradingRules, n_assets: int) -> Any:
 
 
 def _unlimited(rules: TradingRules, action_mode: ActionMode) -> TradingRules:
-    """The same costs and lots without the limits of the agent, so that a baseline can hold the whole market."""
+    """The same costs and lots without the agent's limits, so that a baseline can invest the whole account."""
     return replace(
         rules,
         action_mode=action_mode,
@@ -127,7 +127,7 @@ def _random_run(env: StatefulTradingEnv, seed: int, probability: float) -> Ledge
 
 
 class EquityPath(NamedTuple):
-    """times: datetime64 (n + 1,), the closes of the bars, the start first. equity: float64 (n + 1,), after costs."""
+    """times: datetime64 (n + 1,), the start and the closes of bars. equity: float64 (n + 1,), after costs."""
 
     times: NDArray[np.datetime64]
     equity: FloatArray
@@ -135,7 +135,7 @@ class EquityPath(NamedTuple):
 
 
 def equity_path(env: FastTradingEnv, act: Act) -> EquityPath:
-    """Run one episode of `env` as `pass_through`. An account that was closed early keeps its last equity to the end."""
+    """Run one episode of `env` as `pass_through`. An account that is closed early keeps its last equity to the end."""
     times = env.market.times[env.window - 1 :]
     watched = _EquityBefore(env, act)
     pass_through(env, watched)
@@ -146,7 +146,7 @@ def equity_path(env: FastTradingEnv, act: Act) -> EquityPath:
 
 
 class _EquityBefore:
-    """A policy that notes the account's equity before each of its actions."""
+    """A policy that records the account's equity before each action."""
 
     def __init__(self, env: FastTradingEnv, act: Act) -> None:
         self._env, self._act = env, act
@@ -161,10 +161,7 @@ class _EquityBefore:
 
 
 class ActionRecorder:
-    """A policy that keeps a copy of each action that it takes, in `actions`.
-
-    `actions` begins anew with each episode.
-    """
+    """A policy that copies each action to `actions`, which is cleared at the start of each episode."""
 
     def __init__(self, act: Act) -> None:
         self._act = act
@@ -185,8 +182,8 @@ def replayed_equity(
 ) -> FloatArray:
     """The equity of an account that takes these actions, from its start: (n + 1,), n at most len(actions).
 
-    delay: bars by which each action comes later; until the first, the account is flat, and the last are left out. Each
-    order is sized and filled at the prices of the bar in which it then comes. Ruin and margin calls end the run.
+    delay: bars by which each action is late; the account is flat before the first, and the last actions are left out.
+    Each order is sized and filled at the prices of its later bar. Ruin and margin calls end the run.
     """
     env = _Account(market, rules, window=window)
     env.reset()

@@ -1,6 +1,6 @@
-"""A second opinion on a ledger: vectorbt, an independent engine, replays its orders.
+"""Verify a ledger with vectorbt, an independent engine that replays its orders.
 
-Costs of fills and interest are stated here a second time on purpose, and not taken from `accounts.orders`.
+Costs of fills and interest are implemented here again on purpose, instead of imported from `accounts.orders`.
 """
 
 import warnings
@@ -29,17 +29,17 @@ def certify_ledger(ledger: Ledger, rules: TradingRules, periods_per_year: float)
     result = f"Replayed by vectorbt: the largest relative difference of equity is {difference:.1e}"
     if not difference <= TOLERANCE:
         raise CertificationFailed(
-            f"{result}, but at most {TOLERANCE:g} is rounding; the ledger or its rules are wrong."
+            f"{result}, but rounding explains at most {TOLERANCE:g}; the ledger or its rules are wrong."
         )
-    return f"{result}, which is rounding."
+    return f"{result}, which rounding explains."
 
 
 def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> FloatArray:
     """The equity of each row by vectorbt's `Portfolio.from_orders`, from only the fills and closes of the ledger.
 
-    vectorbt fills one order per row and asset, so what was closed within a bar has a second row of that bar.
-    Costs are computed again from `rules` and the half-spreads of the ledger. vectorbt has neither borrowing fee
-    nor financing, so those at each close are subtracted from its result, without leverage as far as there is cash.
+    vectorbt fills one order per row and asset, so an exit within a bar gets a second row for that bar. Costs are
+    computed again from `rules` and the half-spreads of the ledger. vectorbt has no borrowing fees and no financing, so
+    these are subtracted from its result at each close, without leverage only as far as there is cash.
     Raises UserError if vectorbt is not installed.
     """
     try:
@@ -54,7 +54,7 @@ def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float
         filled, price = _alternating(filled, exited), _alternating(price, exit_price)
         spread, close = _alternating(spread, spread), _alternating(close, close)
     terms = rules.terms(periods_per_year)
-    # vectorbt borrows nothing, so it is given what the account may have borrowed.
+    # vectorbt cannot borrow, so its account also starts with the money that the account may have borrowed.
     lent = LARGEST_LEVERAGE * float(ledger["equity"].max()) if rules.leverage > 1 else 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -78,7 +78,7 @@ def replayed_equity(ledger: Ledger, rules: TradingRules, periods_per_year: float
     borrowed = np.where(position < 0, -position * close, 0.0).sum(axis=1) * terms.borrow_rate * days
     if rules.leverage == 1:
         return np.asarray(value - np.minimum(np.cumsum(borrowed), cash))
-    interest = np.zeros(len(position))  # until each row
+    interest = np.zeros(len(position))  # accrued until each row
     for row, fee in enumerate(borrowed):
         before = interest[row - 1] if row else 0.0
         owed = max(lent + before - cash[row], 0.0)
@@ -94,7 +94,7 @@ def _alternating(first: FloatArray, second: FloatArray) -> FloatArray:
 def largest_difference(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> float:
     """The largest difference between the equity of both engines, relative to the ledger's equity.
 
-    Equity below a thousandth of its start counts as that.
+    Equity below a thousandth of the start counts as a thousandth.
     """
     equity = ledger["equity"]
     scale = np.maximum(np.abs(equity), 1e-3 * equity[0])

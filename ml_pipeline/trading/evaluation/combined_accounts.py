@@ -1,6 +1,6 @@
-"""Evaluations of single symbols, each with an account of its own, as one: all accounts added up, bar by bar.
+"""Combine the evaluations of single symbols with separate accounts: all accounts are added up, bar by bar.
 
-`experiments.stitching` does the same for stretches that follow one another.
+`experiments.stitching` does the same for consecutive stretches of time.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ _PRICES = ("close_", "fill_price_", "exit_price_")
 
 
 def evaluation_together(evaluations: Sequence[Evaluation]) -> Evaluation:
-    """One evaluation of all accounts together, whose initial cash is the sum of theirs; of one alone, itself.
+    """One evaluation of all accounts together, with the sum of their initial cash; a single one is returned unchanged.
 
-    Before an account's first bar its cash lies idle, and after its last one its equity stays.
+    Before an account's first bar its cash is idle, and after its last bar its equity is constant.
     """
     if len(evaluations) == 1:
         return evaluations[0]
@@ -58,9 +58,9 @@ def evaluation_together(evaluations: Sequence[Evaluation]) -> Evaluation:
 
 
 def ledger_together(ledgers: Sequence[Ledger]) -> Ledger:
-    """One ledger over the bars of all: money added up, and the columns of each symbol side by side.
+    """One ledger over the bars of all: money is summed, and each symbol keeps its columns.
 
-    The ledgers are of different symbols. Its cash and positions add up to its equity as theirs do.
+    The ledgers must have different symbols. Cash and positions add up to the equity, as in each ledger.
     """
     times = np.unique(np.concatenate([ledger["time"] for ledger in ledgers]))
     together: Ledger = {"time": times, **{name: np.zeros(len(times)) for name in _OF_MONEY}}
@@ -86,7 +86,7 @@ def _kinds_of(ledger: Ledger) -> list[str]:
 
 
 def _column(own: FloatArray | None, kind: str, rows: NDArray[np.int64], latest: NDArray[np.int64]) -> FloatArray:
-    """A column of one symbol on the bars of all."""
+    """A column of one symbol on the bars of all symbols."""
     nothing = np.nan if kind in _PRICES else 0.0
     column = np.full(len(latest), nothing)
     if own is None:

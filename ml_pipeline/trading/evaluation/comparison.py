@@ -1,4 +1,4 @@
-"""Runs an agent and what it must beat over the same bars."""
+"""Run an agent and its baselines over the same bars."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from ml_pipeline.trading.market.timeframes import Calendar
 
 
 class Comparison(NamedTuple):
-    """An evaluation, the environment that it was made in, and the actions that the agent took there."""
+    """An evaluation, its environment, and the agent's actions."""
 
     evaluation: Evaluation
     env: StatefulTradingEnv
@@ -29,10 +29,10 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class MarketPart:
-    """What an evaluation covers, beside the bars themselves.
+    """The context of an evaluation besides its bars.
 
-    remarks: sentences about what is wrong with the data. feature_columns: the columns of each feature of the market,
-    so that an implausible result can name the feature that it misses most.
+    remarks: sentences about problems of the data. feature_columns: the columns of each feature of the market, so that
+    an implausible result can name its most important feature.
     """
 
     split: str
@@ -44,7 +44,7 @@ class MarketPart:
 def compare_with_baselines(
     env: StatefulTradingEnv, act: Act, part: MarketPart, *, seed: int = 0, n_policies: int = 10
 ) -> Comparison:
-    """Run `act` through `env`, and the baselines over the bars until the end of its account.
+    """Run `act` through `env`, and the baselines over the same bars, at most until the agent's account is closed.
 
     seed: of the `n_policies` random policies.
     """
@@ -71,7 +71,7 @@ def compare_with_baselines(
 
 
 def _until_the_end_of(ledger: Ledger, env: StatefulTradingEnv) -> StatefulTradingEnv:
-    """The environment with only the bars of the ledger, which ruin or a margin call may have cut short."""
+    """The environment with only the bars of the ledger, which ruin or a margin call may have ended early."""
     n_bars = env.window - 1 + len(ledger["time"])
     if n_bars == env.market.n_bars:
         return env

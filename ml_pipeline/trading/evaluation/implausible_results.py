@@ -1,6 +1,6 @@
-"""Recognizes results that no honest policy reaches, and names the feature that one most depends on.
+"""Recognize results that are too good to be true, and name the feature that they depend on most.
 
-Such a result is most often a feature that sees ahead, or prices at which nobody could have traded.
+The usual cause is a feature that sees ahead, or prices at which nobody could have traded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,28 +25,28 @@ from ml_pipeline.trading.evaluation.uncertainty import (
 from ml_pipeline.trading.features.indicators import FeatureTable
 from ml_pipeline.trading.market.data import FloatArray
 
-# The best funds known keep a Sharpe ratio of 2 to 3 after costs for years; 4 on bars has been a mistake every time.
-# It counts as the agent's own only where holding the same assets gives at least so much less.
+# The best known funds keep a Sharpe ratio of 2 to 3 after costs for years; 4 on bars has always been a mistake. The
+# ratio counts only if it exceeds that of holding the same assets by at least OWN_SHARPE.
 LARGEST_SHARPE = 4.0
 OWN_SHARPE = 2.0
-# Forecasts of the next bar that earn money are right in 51 to 55 of 100 cases.
+# Profitable forecasts of the next bar are right in 51 to 55 of 100 cases.
 LARGEST_HIT_RATE = 0.65
 # Trend followers reach 1.5 to 2.5, an agent on the planted trend of the built-in market 3.
 LARGEST_PROFIT_FACTOR = 10.0
-# Luck reaches so many standard errors once in 700 times. A figure within them is reported as well, as one that may be.
+# Chance exceeds this many standard errors once in 700 times. A figure within them is reported as possible luck.
 STANDARD_ERRORS = 3.0
-# Fewer observations are few: a figure beyond its bound may be luck, and a report warns of them by themselves.
+# With fewer observations, a figure beyond its bound may be luck, and a report warns of their number.
 FEW_TRADES = 30
 FEW_BARS = 100
-# Bars over which the policy is run again without each feature.
+# Most bars over which the policy is run again without each feature.
 _MOST_BARS = 2_000
 
 
 @dataclass(frozen=True)
 class Missed:
-    """What a run earned with every feature, and without the one that it misses most, as total returns over `n_bars`.
+    """Total returns over `n_bars` with every feature, and without the most important one.
 
-    feature: None if no single feature is missed.
+    feature: None if the result depends on no single feature.
     """
 
     feature: str | None
@@ -57,8 +57,11 @@ class Missed:
 
 @dataclass(frozen=True)
 class ImplausibleResult:
-    """findings: phrases, each a figure and its bound. uncertain: the same of figures that few observations explain as
-    well, each with its range. missed: None if the features are not known."""
+    """A result that is too good to be true.
+
+    findings: phrases with a figure and its bound. uncertain: figures that luck over few observations may explain, each
+    with its range. missed: None if the features are unknown.
+    """
 
     findings: tuple[str, ...]
     uncertain: tuple[str, ...] = ()
@@ -66,8 +69,8 @@ class ImplausibleResult:
 
     def sentence(self) -> str:
         """A sentence for the report."""
-        causes = "a feature that sees ahead, wrong prices, or bars that it was trained on"
-        what = ", ".join(self.findings) or f"{', '.join(self.uncertain)}; so few observations may be luck"
+        causes = "a feature that sees ahead, wrong prices, or training bars in the evaluation"
+        what = ", ".join(self.findings) or f"{', '.join(self.uncertain)}; with so few observations it may be luck"
         if self.findings and self.uncertain:
             what += f"; perhaps by luck, {', '.join(self.uncertain)}"
         start = f"Implausible: {what}. Look for {causes}"
@@ -76,18 +79,18 @@ class ImplausibleResult:
         missed = self.missed
         over = f"over {counted(missed.n_bars, 'bar')}"
         if missed.feature is None:
-            return f"{start}; {over}, the policy earns as much without any one of its features."
+            return f"{start}; {over}, the policy earns as much without any single feature."
         return (
-            f"{start}: without {missed.feature} the policy earns {missed.without_it:+,.1%} in place of "
+            f"{start}: without {missed.feature} the policy earns {missed.without_it:+,.1%} instead of "
             f"{missed.with_it:+,.1%} {over}."
         )
 
 
 class Run(NamedTuple):
-    """What is judged: a ledger, its trades, and the equity of holding the same assets meanwhile.
+    """The run to judge: a ledger, its trades, and the equity of holding the same assets.
 
-    profits: of the trades, each as a fraction of the equity before it was opened: in money, those of an account that
-    has grown a thousandfold are all that counts.
+    profits: of the trades, as fractions of the equity before each was opened; in money, late trades of an account that
+    grew a thousandfold would outweigh all others.
     """
 
     ledger: Ledger
@@ -97,7 +100,7 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, agent: Ledger, holder: Ledger, rules: TradingRules, periods_per_year: float) -> "Run":
-        """The run of an agent; `holder` may go on after its end."""
+        """The run of an agent; `holder` may continue after its end."""
         held_equity = holder["equity"][: len(agent["time"])]
         return cls(agent, relative_profits(agent, periods_per_year, rules), held_equity, periods_per_year)
 
@@ -108,7 +111,7 @@ class _Finding(NamedTuple):
 
 
 def implausible_result(run: Run) -> ImplausibleResult | None:
-    """The figures beyond their bounds; None if there are none, and for a run that lost money."""
+    """The figures beyond their bounds; None if there are none, or if the run lost money."""
     equity = run.ledger["equity"]
     if not equity[-1] > equity[0]:
         return None
@@ -129,7 +132,7 @@ def implausible_result(run: Run) -> ImplausibleResult | None:
 
 
 def _sharpe_beyond(run: Run) -> _Finding | None:
-    """Of daily returns if there are enough days, else of the bars."""
+    """The Sharpe ratio of daily returns if there are enough days, otherwise of the bars."""
     times, equity = run.ledger["time"], run.ledger["equity"]
     if len(times) < FEWEST_BARS:
         return None
@@ -138,7 +141,7 @@ def _sharpe_beyond(run: Run) -> _Finding | None:
     ratio, error = ratio_of(times, equity, run.periods_per_year)
     held, _ = ratio_of(times[: len(run.held_equity)], run.held_equity, run.periods_per_year)
     own = ratio - max(0.0 if np.isnan(held) else held, 0.0)
-    if not (ratio > max(LARGEST_SHARPE, error) and own > OWN_SHARPE):  # within one error of zero it says nothing
+    if not (ratio > max(LARGEST_SHARPE, error) and own > OWN_SHARPE):  # within one error of zero it means nothing
         return None
     returns = "daily returns" if by_day else "the bars' returns"
     phrase = f"a Sharpe ratio of {ratio:.1f} ± {error:.1f} of {returns} (above {LARGEST_SHARPE:g})"
@@ -150,8 +153,8 @@ def most_missed_feature(
 ) -> Missed:
     """Run the policy again with each feature held at its mean, and name the one without which it earns least.
 
-    columns: the columns of a feature in the market's features, by its name; that of several assets is held for all.
-    most_bars: the first bars of `env`, over which all these runs go.
+    columns: the columns of each feature by name; a feature of several assets is held for all of them. most_bars: the
+    runs cover this many first bars of `env`.
     """
     market = env.market.bars(0, min(env.market.n_bars, env.window - 1 + most_bars))
 
@@ -169,7 +172,7 @@ def most_missed_feature(
 
 
 def columns_by_feature(table: FeatureTable, symbols: Sequence[str]) -> dict[str, list[int]]:
-    """The columns of each feature by its name without the asset's: one per asset, or one that all assets share."""
+    """The columns of each feature by its name without the asset: one per asset, or one for all assets."""
     n_own, n_of_assets = table.n_asset_features, table.n_asset_features * len(symbols)
     own = [name.removeprefix(f"{symbols[0]}:") for name in table.columns[:n_own]]
     return {name: list(range(i, n_of_assets, n_own)) for i, name in enumerate(own)} | {
@@ -178,9 +181,9 @@ def columns_by_feature(table: FeatureTable, symbols: Sequence[str]) -> dict[str,
 
 
 def daily_sharpe(times: NDArray[np.datetime64], equity: FloatArray, periods_per_year: float) -> tuple[float, float]:
-    """(Sharpe ratio, its standard error) of daily returns, annualized; of the bars' returns if a bar is a day or more.
+    """(Sharpe ratio, its standard error) of daily returns, annualized; of bar returns if bars are a day or longer.
 
-    A day's return runs from the last equity of the day before.
+    The return of a day starts from the last equity of the previous day.
     """
     days = times.astype("datetime64[D]")
     lasts = np.flatnonzero(np.append(days[1:] != days[:-1], True))
@@ -190,7 +193,7 @@ def daily_sharpe(times: NDArray[np.datetime64], equity: FloatArray, periods_per_
 
 
 def n_days(times: NDArray[np.datetime64]) -> int:
-    """How many days the bars touch."""
+    """The number of days with bars."""
     return len(np.unique(times.astype("datetime64[D]")))
 
 
@@ -205,7 +208,7 @@ def _trades_won_beyond(profits: Sequence[float]) -> _Finding | None:
 
 
 def _bars_gained_beyond(run: Run) -> _Finding | None:
-    """Beside holding: where prices rise steadily, it gains in most bars too."""
+    """The share of bars with a gain, compared with holding, which also gains in most bars if prices rise steadily."""
     rate, n = metrics.bar_hit_rate(run.ledger)
     changes = np.diff(run.held_equity)
     held = float((changes[changes != 0] > 0).mean()) if changes.any() else 0.5
@@ -215,7 +218,7 @@ def _bars_gained_beyond(run: Run) -> _Finding | None:
 
 
 def _hits_beyond(rate: float, n: int, what: str, few: int, by_luck: float = 0.5) -> _Finding | None:
-    """A share too far above one half, or what holding has: certain if luck would not bring it there."""
+    """A share too far above one half, or above holding's; it is certain if chance does not explain it."""
     largest = by_luck + LARGEST_HIT_RATE - 0.5
     if not rate > largest:
         return None
@@ -246,6 +249,6 @@ def _held_at_mean(features: NDArray[np.float32], columns: Sequence[int]) -> NDAr
 def judge(
     env: StatefulTradingEnv, act: Act, run: Run, columns: Mapping[str, Sequence[int]] | None = None
 ) -> ImplausibleResult | None:
-    """What is implausible in `run`, made by `act` in `env`, or None. columns: as `most_missed_feature`."""
+    """What is implausible in `run`, made by `act` in `env`, or None. columns: as in `most_missed_feature`."""
     result = implausible_result(run)
     return result if result is None or not columns else replace(result, missed=most_missed_feature(env, act, columns))

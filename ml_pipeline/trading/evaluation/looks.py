@@ -1,7 +1,7 @@
-"""Who looked at the test part of which data: one line per look, under the fingerprint of the data.
+"""Record looks at test data: one line per look, by the fingerprint of the data.
 
-The lines lie in the user's state folder, so that a look counts over copies of a study, roots, and studies on the same
-data; and in the folder of the run that was evaluated, so that they are copied with it.
+The lines are stored in the user's state folder, so that looks count across copies of a study, roots, and studies on the
+same data; and in the folder of the evaluated run, so that they are copied with it.
 """
 
 import json
@@ -21,7 +21,7 @@ from ml_pipeline.runtime.files import alone, open_regular, path_inside
 from ml_pipeline.runtime.user_key import NoKey, state_folder
 
 LOOKS_FILE = "test_looks.jsonl"
-"""In the folder of a run: the looks at the test split by its policy."""
+"""File in a run folder: the looks at the test split by its policy."""
 LOOKED_AT = frozenset({"test", "all"})
 """The splits that hold test bars."""
 _FOLDER = "test_looks"
@@ -41,10 +41,10 @@ def _this_process() -> str:
 
 @dataclass(frozen=True)
 class Look:
-    """One look. what: did it, in words. when: ISO 8601, UTC. by: host and process.
+    """One look. what: who looked, in words. when: ISO 8601, UTC. by: host and process.
 
-    beside: the folder of the run that was evaluated; None: the user's state folder alone has the look.
-    Two lines of the same moment and process are one look, at several markets or told twice.
+    beside: the folder of the evaluated run; None: record the look only in the user's state folder.
+    Two lines with the same time and process are one look, at several markets or recorded twice.
     """
 
     what: str
@@ -54,12 +54,12 @@ class Look:
 
 
 def evaluation_look(folder: str | Path | None) -> Look:
-    """An evaluation whose report is in a folder, or nowhere."""
+    """The look of an evaluation, whose report is in a folder or is not written."""
     return Look("a Python program" if folder is None else f"the evaluation in {shown_path(Path(folder))}")
 
 
 def record_look(look: Look, fingerprints: Iterable[str]) -> None:
-    """Write a look down before it happens. What cannot be written is one warning: it refuses no evaluation."""
+    """Record a look before it happens. A failure to write is one warning and does not stop the evaluation."""
     fingerprints = list(fingerprints)
     line = {"when": look.when, "what": in_one_line(look.what, _LONGEST), "by": look.by}
     failed: Exception | None = None
@@ -71,20 +71,19 @@ def record_look(look: Look, fingerprints: Iterable[str]) -> None:
         except (OSError, NoKey) as error:
             failed = error
     if look.beside is not None:
-        with suppress(OSError):  # a folder that is read-only; the state folder has it
+        with suppress(OSError):  # a read-only folder; the state folder has the look
             _append(look.beside / LOOKS_FILE, {**line, "data": fingerprints})
     if failed is not None:
         warnings.warn(
-            f"This look at the test part of the data is not counted: {failed}. Set XDG_STATE_HOME to a folder that can "
-            "be written.",
+            f"This look at the test split is not counted: {failed}. Set XDG_STATE_HOME to a writable folder.",
             stacklevel=2,
         )
 
 
 def read_looks(fingerprints: Iterable[str], folders: Iterable[Path] = ()) -> list[Look]:
-    """Every look at these data that this user's state folder or one of the runs' folders tells of, the earliest first.
+    """All looks at these data in the user's state folder and in the runs' folders, earliest first.
 
-    A torn line is left out, and so is a file that cannot be read.
+    Incomplete lines and unreadable files are left out.
     """
     found: dict[tuple[str, str], Look] = {}
     with suppress(NoKey):
@@ -99,7 +98,7 @@ def read_looks(fingerprints: Iterable[str], folders: Iterable[Path] = ()) -> lis
 
 
 def looks_in_words(looks: Sequence[Look]) -> str:
-    """How often, by what and when, as a sentence.
+    """A sentence about how often, by whom and when the test split was used.
 
     >>> looks_in_words([Look("evaluate of a", "2026-05-04T03:02:01"), Look("evaluate of a", "2026-05-05T03:02:01")])
     'The test part of these data was looked at 2 times, by evaluate of a (2 times), from 2026-05-04 to 2026-05-05.'
@@ -132,7 +131,7 @@ def _looks_in(path: Path) -> Iterator[Look]:
 
 
 def _append(path: Path, line: object) -> None:
-    """Add a line under a lock; after a torn one it begins anew. Raises OSError."""
+    """Append a line under a lock, on a new line if the last one is incomplete. Raises OSError."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     with alone(path.with_name(f".{path.name}.lock"), timeout_s=_LOCK_TIMEOUT_S):
         descriptor = os.open(path, flags, 0o600)

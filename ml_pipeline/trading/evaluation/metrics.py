@@ -1,11 +1,10 @@
-"""Performance metrics, and series and tables of an equity curve: rolling figures, drawdowns, months. Pure functions.
+"""Performance metrics, rolling figures, drawdowns and monthly returns of an equity curve. Pure functions.
 
 An undefined metric is NaN.
 
-equity: (n + 1,), with the start first. returns: the n simple returns in between. periods_per_year: see
-`market.timeframes`.
-Definitions equal those of empyrical-reloaded 0.7.1 and quantstats 0.0.86, which give infinities or magnified rounding
-errors where these give NaN.
+equity: (n + 1,), including the start. returns: the n simple returns. periods_per_year: see `market.timeframes`.
+Definitions equal those of empyrical-reloaded 0.7.1 and quantstats 0.0.86, which return infinities or magnified rounding
+errors instead of NaN.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ _SHORTEST_SPAN_YEARS = 0.25
 
 
 def returns_of(equity: FloatArray) -> FloatArray:
-    """Simple returns equity[t+1] / equity[t] - 1, (n,); negative equity counts as 0, and where nothing is left is 0."""
+    """Simple returns equity[t+1] / equity[t] - 1, (n,); negative equity counts as 0, and after 0 returns are 0."""
     worth = np.maximum(equity, 0.0)
     growth = np.divide(worth[1:], worth[:-1], out=np.ones(len(worth) - 1), where=worth[:-1] > 0)
     return np.asarray(growth - 1.0)
@@ -41,7 +40,7 @@ def total_return(equity: FloatArray) -> float:
 def cagr(equity: FloatArray, periods_per_year: float) -> float:
     """Compound annual growth rate: (equity_end / equity_start) ** (periods_per_year / n) - 1.
 
-    NaN for less than a quarter of a year: compounding makes 10 % in a week 14,000 % per year, which means nothing.
+    NaN for less than a quarter of a year: compounded, 10 % in a week would be a meaningless 14,000 % per year.
     """
     n = len(equity) - 1
     if n < 1 or n < _SHORTEST_SPAN_YEARS * periods_per_year:
@@ -97,7 +96,7 @@ def calmar(equity: FloatArray, periods_per_year: float) -> float:
 
 
 def turnover(ledger: Ledger) -> float:
-    """Sum of traded value, buys and sells, each over the equity of the bar before: buying and selling all is 2."""
+    """Sum of traded value, buys and sells, over the equity of the previous bar: buying and selling everything is 2."""
     return float((traded_values(ledger)[1:].sum(axis=1) / ledger["equity"][:-1]).sum())
 
 
@@ -107,7 +106,7 @@ def win_rate(profits: Sequence[float]) -> float:
 
 
 def profit_factor(profits: Sequence[float] | FloatArray) -> float:
-    """What the winning trades (not bars) made over what the losing ones lost, after costs; NaN if none lost.
+    """Profit of winning trades (not bars) over the loss of losing trades, after costs; NaN if none lost.
 
     >>> profit_factor([3.0, -1.0, 2.0, -1.5])
     2.0
@@ -123,9 +122,9 @@ def expectancy(profits: Sequence[float]) -> float:
 
 
 def exposures(ledger: Ledger) -> tuple[FloatArray, FloatArray]:
-    """Gross and net exposure, (n,): what is held, without and with its sign, as a fraction of equity.
+    """Gross and net exposure, (n,): the value of positions, unsigned and signed, as a fraction of equity.
 
-    NaN where there is no equity.
+    NaN if there is no equity.
     """
     equity = np.where(ledger["equity"] > 0, ledger["equity"], np.nan)
     worth = per_symbol(ledger, "position") * per_symbol(ledger, "close")
@@ -133,13 +132,13 @@ def exposures(ledger: Ledger) -> tuple[FloatArray, FloatArray]:
 
 
 def time_in_market(ledger: Ledger) -> float:
-    """The fraction of bars, after the start, at whose close any position is held; NaN without bars."""
+    """The fraction of bars after the start with a position at the close; NaN without bars."""
     held = (per_symbol(ledger, "position") != 0).any(axis=1)[1:]
     return float(held.mean()) if len(held) else float("nan")
 
 
 def bar_hit_rate(ledger: Ledger) -> tuple[float, int]:
-    """(the fraction of bars with a gain, of how many): of the bars that changed the equity of a position held."""
+    """(fraction of bars with a gain, number of bars), over bars in which a position changed the equity."""
     held = (per_symbol(ledger, "position") != 0).any(axis=1)[:-1]
     changes = np.diff(ledger["equity"])[held]
     changes = changes[changes != 0]
@@ -152,7 +151,7 @@ def _varies(returns: FloatArray) -> bool:
     return bool(np.std(returns, ddof=1) > _ROUNDING * max(float(np.abs(returns).max()), _ROUNDING))
 
 
-# A variance below this part of that of all returns is the rounding error of a sum.
+# A variance below this fraction of the overall variance is a rounding error of the sums.
 _NO_SPREAD = 1e-13
 
 
@@ -177,14 +176,14 @@ def rolling_volatility(returns: FloatArray, window: int, periods_per_year: float
 
 
 def rolling_sharpe(returns: FloatArray, window: int, periods_per_year: float) -> FloatArray:
-    """Sharpe ratio of the last `window` returns, annualized, (n,); NaN at first, and where they do not vary."""
+    """Sharpe ratio of the last `window` returns, annualized, (n,); NaN at first, and if they do not vary."""
     mean, variance = _rolling_moments(returns, window)
     deviation = np.sqrt(np.where(variance > 0, variance, np.nan))
     return np.asarray(mean / deviation * np.sqrt(periods_per_year))
 
 
 def drawdowns(equity: FloatArray, *, most: int | None = None) -> list[Drawdown]:
-    """The drawdowns of the curve, the deepest first; at most `most`."""
+    """The drawdowns of the curve, deepest first, at most `most`."""
     depths = drawdown_fraction(equity)
     below = np.concatenate([[False], depths < 0, [False]])
     edges = np.flatnonzero(below[1:] != below[:-1])
@@ -198,7 +197,7 @@ def drawdowns(equity: FloatArray, *, most: int | None = None) -> list[Drawdown]:
 
 
 def monthly_returns(times: NDArray[np.datetime64], equity: FloatArray) -> dict[int, dict[int, float]]:
-    """Simple returns by year and month (1 to 12), each from the last equity of the month before."""
+    """Simple returns by year and month (1 to 12), each from the last equity of the previous month."""
     months = times.astype("datetime64[M]")
     ends = np.flatnonzero(np.append(months[1:] != months[:-1], True))
     values = np.concatenate([equity[:1], equity[ends]])

@@ -99,8 +99,8 @@ def _sensitivity_parts(evaluation: Evaluation, sensitivity: Sensitivity | None) 
         return []
     figure = sensitivity_figure(sensitivity, evaluation.rules.fee_bps)
     return [
-        "<h2>What costs and late orders take</h2>",
-        html_picture(png_of(figure), "Return of the same orders by fee, and by bars of delay"),
+        "<h2>Effect of costs and late orders</h2>",
+        html_picture(png_of(figure), "Return of the same orders by fee, and by delay in bars"),
     ]
 
 
@@ -131,13 +131,13 @@ def _with_times(drawdown: Drawdown, times: NDArray[np.datetime64]) -> dict[str, 
 # Colors of assets, in order; further assets are not drawn.
 _ASSET_COLORS = ("#0b5fff", "#e07b00", "#1f8a4c", "#c62f2f", "#7a4fd0", "#008b9a", "#b0518f", "#6b7280")
 _MOST_PRICES = 4
-# Rolling figures look back over this part of a year, or over a quarter of the bars where those are fewer.
+# Rolling figures cover this part of a year, or a quarter of the bars if that is less.
 _ROLLING_YEARS = 0.25
 _FEWEST_ROLLING = 10
 
 
 def page_charts(evaluation: Evaluation, marked_rows: Sequence[int] = ()) -> list[TimeChart]:
-    """The charts from top to bottom. marked_rows: rows of the ledger to mark in the first, as of folds."""
+    """The charts from top to bottom. marked_rows: rows of the ledger to mark in the first chart, such as folds."""
     agent, n = evaluation.agent, len(evaluation.agent["time"])
     gross, net, holder = *exposures(agent), evaluation.buy_and_hold["equity"]
     low, high = _random_range(evaluation.random, n)
@@ -194,8 +194,8 @@ def _rolling(evaluation: Evaluation, n: int) -> list[TimeChart]:
         return []
     charts = []
     units: tuple[tuple[str, Unit, str, Callable[[FloatArray, int, float], FloatArray]], ...] = (
-        ("Sharpe ratio", "number", "ratio, a year", rolling_sharpe),
-        ("Volatility a year", "percent", "of the equity", rolling_volatility),
+        ("Sharpe ratio", "number", "annualized", rolling_sharpe),
+        ("Annual volatility", "percent", "of the equity", rolling_volatility),
     )
     for title, unit, axis, figure in units:
         curves = [
@@ -267,12 +267,12 @@ def _is_wide(equity: FloatArray | NDArray[np.float64]) -> bool:
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # A monthly return of this size has the full color.
 _FULL_COLOR = 0.1
-# What was observed is shown for so many trades: more of it would fill the page.
+# Most trades whose observations are shown, to limit the size of the page.
 _MOST_OBSERVED = 3_000
 
 
 def trades_table(evaluation: Evaluation, observed: Observed | None) -> SortableTable:
-    """Every trade, with what was observed when it was decided."""
+    """Every trade, with the agent's observation when it decided the trade."""
     ledger = evaluation.agent
     trades = trades_of(ledger, costs_of(ledger, evaluation.rules, evaluation.calendar.periods_per_year))
     entries = np.array([trade.entry_time for trade in trades], dtype=ledger["time"].dtype)
@@ -337,7 +337,7 @@ _TITLES = {"gain": "gain before costs", "fee": "fees", "fixed_fee": "fixed fees"
 
 
 def months_table(times: NDArray[np.datetime64], equity: FloatArray) -> str:
-    """Monthly returns as a heat map: an HTML table, a year a row."""
+    """Monthly returns as a heat map: an HTML table with one row per year."""
     head = "".join(f"<th>{name}</th>" for name in ("", *_MONTHS, "year"))
     rows = []
     for year, months in monthly_returns(times, equity).items():
@@ -356,7 +356,7 @@ def _heat(value: float | None) -> str:
 
 
 def random_returns(evaluation: Evaluation) -> str:
-    """The total returns of the random policies on a line, beside the agent's and holding's: an SVG."""
+    """An SVG with the total returns of the random policies, the agent and holding on a line."""
     returns = [float(ledger["equity"][-1] / ledger["equity"][0] - 1) for ledger in evaluation.random]
     keys = {"agent": "agent", "buy and hold": "buy_and_hold"}
     named = {name: evaluation.figures[key]["total_return"] for name, key in keys.items()}

@@ -1,4 +1,4 @@
-"""What a report says in sentences: first what a reader must not miss, then how to read the numbers."""
+"""The sentences of a report: first warnings, then remarks on how to read the numbers."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from ml_pipeline.trading.evaluation.implausible_results import FEW_BARS, FEW_TRA
 from ml_pipeline.trading.evaluation.results import Evaluation
 from ml_pipeline.trading.evaluation.summary import FEWEST_BARS, FEWEST_TRADES
 
-# Limits that the baselines do not obey, see `baselines`.
+# Limits that do not bind the baselines, see `baselines`.
 _LIMITS = (
     "max_position",
     "max_gross",
@@ -24,18 +24,18 @@ RANGES = (
     "±: one standard error (of ratios by Lo 2002, for autocorrelated returns). In brackets: the 95 % interval of a "
     "stationary bootstrap."
 )
-"""What follows a figure in the table."""
+"""The meaning of the ranges in the table."""
 _BASELINES = {"buy_and_hold": "buy and hold", "equal_weight": "equal weight"}
 
 
 def headlines(evaluation: Evaluation) -> list[str]:
-    """What is said first: the alarms, who never traded, and an agent no better than guessing."""
+    """The sentences above the table: alarms, accounts that never traded, and an agent no better than random."""
     never = _never_traded(evaluation)
     return alarms(evaluation) + (never or _no_better_than_guessing(evaluation))
 
 
 def alarms(evaluation: Evaluation) -> list[str]:
-    """Those of the headlines that question the figures themselves: ruin, implausible ones, and few observations."""
+    """The headlines that question the figures themselves: ruin, implausible results, and few observations."""
     implausible = evaluation.implausible
     return [
         *_ruin(evaluation),
@@ -45,17 +45,17 @@ def alarms(evaluation: Evaluation) -> list[str]:
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
-    """Sentences about how to read the numbers: the data, annualization, fills, costs, limits, and luck."""
+    """Remarks on how to read the numbers: data, annualization, fills, costs, limits, and luck."""
     agent, rules = evaluation.agent, evaluation.rules
-    where = "the next bar's open" if rules.fill_at == "next_open" else "the close they were decided on, optimistically"
+    where = "the next bar's open" if rules.fill_at == "next_open" else "the close of the decision, optimistically"
     paid = float(agent["costs_paid"][-1])
     bound = ", ".join(f"{name} in {counted(count, 'bar')}" for name, count in sorted(evaluation.limits.items()))
     return [
         *(f"The data: {remark}" for remark in evaluation.remarks),
         annualization(evaluation),
         RANGES,
-        f"Orders were filled at {where}, beginning with {rules.initial_cash:,.0f} in cash; the agent paid {paid:,.0f} "
-        f"in costs, {paid / rules.initial_cash:.1%} of that.",
+        f"Orders were filled at {where}. The initial cash was {rules.initial_cash:,.0f}; the agent paid {paid:,.0f} in "
+        f"costs, {paid / rules.initial_cash:.1%} of it.",
         f"Limits that bound the agent: {bound}." if bound else "No limit bound the agent.",
         *baselines_without_limits(evaluation),
         *_beside_holding(evaluation),
@@ -84,7 +84,7 @@ def annualization(evaluation: Evaluation) -> str:
 
 
 def baselines_without_limits(evaluation: Evaluation) -> list[str]:
-    """A sentence if the agent has limits that buy and hold and equal weight do not have."""
+    """A sentence if the agent has limits that do not bind buy and hold and equal weight."""
     usual = CostsAndLimits()
     own = [name for name in _LIMITS if getattr(evaluation.rules, name) != getattr(usual, name)]
     if not own:
@@ -99,8 +99,8 @@ def _beside_holding(evaluation: Evaluation) -> list[str]:
     if np.isnan(line.beta):
         return []
     return [
-        f"Beside buy and hold, the agent has a beta of {line.beta:.2f} ± {line.beta_se:.2f} and an alpha of "
-        f"{line.alpha:+.1%} ± {line.alpha_se:.1%} a year."
+        f"Against buy and hold, the agent has a beta of {line.beta:.2f} ± {line.beta_se:.2f} and an alpha of "
+        f"{line.alpha:+.1%} ± {line.alpha_se:.1%} per year."
     ]
 
 
@@ -109,8 +109,8 @@ def _ruin(evaluation: Evaluation) -> list[str]:
     bars = len(evaluation.agent["time"])
     if (ended := evaluation.endings["agent"]) is not None:
         day = str(evaluation.agent["time"][-1].astype("datetime64[m]")).replace("T", " ").removesuffix(" 00:00")
-        what = f"the agent {_lost(evaluation.agent)}" if ended == "ruin" else "a short's fee took the agent's last cash"
-        rest = f"in bar {bars:,} of {evaluation.n_bars:,}; every column covers those {counted(bars, 'bar')}"
+        what = f"the agent {_lost(evaluation.agent)}" if ended == "ruin" else "the agent's cash did not cover a short"
+        rest = f"in bar {bars:,} of {evaluation.n_bars:,}; all columns cover those {counted(bars, 'bar')}"
         sentences.append(f"{ended.capitalize()}: {what} and its account was closed on {day}, {rest}.")
     for name in evaluation.columns[1:-1]:
         title = _BASELINES[name]
@@ -122,21 +122,21 @@ def _ruin(evaluation: Evaluation) -> list[str]:
             )
     if ended_random := evaluation.n_random_ended:
         of = f"{ended_random} of the {len(evaluation.random)} random policies"
-        sentences.append(f"Ruin: the accounts of {of} were closed early; each is counted until then.")
+        sentences.append(f"Ruin: the accounts of {of} were closed early; each counts until then.")
     return sentences
 
 
 def _few_observations(evaluation: Evaluation) -> list[str]:
-    """A sentence if the bars or the agent's trades are few, and which ratios are left out for it."""
+    """A sentence if there are few bars or trades of the agent, and about the ratios that are left out."""
     agent, n_bars = evaluation.figures["agent"], len(evaluation.agent["time"])
     n_trades = int(agent["n_trades"])
     if n_bars < FEWEST_BARS:
-        return [f"Only {counted(n_bars, 'bar')}: below {FEWEST_BARS}, ratios are not shown, because luck decides them."]
+        return [f"Only {counted(n_bars, 'bar')}: below {FEWEST_BARS}, luck decides ratios, so they are not shown."]
     if 0 < n_trades < FEWEST_TRADES:
         which = "ratios" if np.isnan(agent["sharpe"]) else "ratios of trades"
         return [
-            f"Only {counted(n_trades, 'trade')}: below {FEWEST_TRADES}, the agent's {which} are not shown, because "
-            "luck decides them."
+            f"Only {counted(n_trades, 'trade')}: below {FEWEST_TRADES}, luck decides the agent's {which}, so they are "
+            "not shown."
         ]
     few = [
         f"few {what} ({n:,})"
@@ -145,7 +145,7 @@ def _few_observations(evaluation: Evaluation) -> list[str]:
     ]
     if not few:
         return []
-    return [f"{' and '.join(few).capitalize()}: luck decides much of these figures, so read the ranges beside them."]
+    return [f"{' and '.join(few).capitalize()}: luck decides much of these figures, so consider their ranges."]
 
 
 def _lost(ledger: Ledger) -> str:
@@ -165,15 +165,15 @@ def _never_traded(evaluation: Evaluation) -> list[str]:
     sentences = []
     if "agent" in idle:
         kept = ", ".join(f"{name} in {counted(count, 'bar')}" for name, count in sorted(evaluation.limits.items()))
-        why = f"limits kept its orders from being filled ({kept})" if kept else "it stayed in cash"
+        why = f"limits prevented its orders ({kept})" if kept else "it stayed in cash"
         sentences.append(f"The agent never traded: {why}.")
     if others := [_BASELINES[name] for name in idle if name != "agent"]:
-        sentences.append(f"{' and '.join(others).capitalize()} never traded: the limits left no order to fill.")
+        sentences.append(f"{' and '.join(others).capitalize()} never traded: limits prevented all orders.")
     return sentences
 
 
 def _cheapest_lot(evaluation: Evaluation) -> float:
-    """The least money that one lot of any asset cost over the evaluation; 0 without lots."""
+    """The lowest cost of one lot of any asset during the evaluation; 0 without lots."""
     closes = [evaluation.agent[f"close_{symbol}"] for symbol in symbols_of(evaluation.agent)]
     return evaluation.rules.lot_size * float(np.nanmin([np.nanmin(close) for close in closes]))
 
@@ -183,6 +183,6 @@ def _no_better_than_guessing(evaluation: Evaluation) -> list[str]:
     if agent > guess:
         return []
     return [
-        f"Warning: the agent ({agent:+.1%}) did not beat random policies that trade as much ({guess:+.1%}); "
-        "it has learned nothing that pays here."
+        f"Warning: the agent ({agent:+.1%}) did not beat random policies that trade as much ({guess:+.1%}), so there "
+        "is no evidence that it learned anything useful."
     ]

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Rows of the table: (name of the metric, its title in the table, factor, format, unit).
+# Rows of the table: (metric, title, factor, format, unit).
 _ROWS = (
     ("total_return", "Total return", 100, "{:+,.1f}", " %"),
-    ("cagr", "Growth a year (CAGR)", 100, "{:+,.1f}", " %"),
-    ("volatility", "Volatility a year", 100, "{:,.1f}", " %"),
+    ("cagr", "Annual growth (CAGR)", 100, "{:+,.1f}", " %"),
+    ("volatility", "Annual volatility", 100, "{:,.1f}", " %"),
     ("sharpe", "Sharpe ratio", 1, "{:.2f}", ""),
     ("sortino", "Sortino ratio", 1, "{:.2f}", ""),
     ("calmar", "Calmar ratio", 1, "{:.2f}", ""),
@@ -66,7 +66,7 @@ def table_rows(evaluation: Evaluation, names: Collection[str] | None = None) -> 
 
 
 def results_table(evaluation: Evaluation) -> str:
-    """`table_rows` as text, with title and headlines above it, and how to read it below."""
+    """`table_rows` as text, with title and headlines above, and remarks on the numbers below."""
     first = headlines(evaluation)
     above = [evaluation.title, "", *first, *([""] if first else [])]
     below = ["", annualization(evaluation), RANGES, *baselines_without_limits(evaluation)]
@@ -114,7 +114,7 @@ def _write_trades(path: Path, ledger: Ledger, costs: Costs) -> None:
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
-    """Every metric, with the bars and rules it was measured on."""
+    """Every metric, with the bars and rules of its measurement."""
     rules, times = evaluation.rules, evaluation.agent["time"]
     return {
         "headlines": headlines(evaluation),
@@ -141,12 +141,12 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _bound(value: float) -> str:
-    """A bound with the digits that it was rounded to."""
+    """A bound with its significant digits."""
     return f"{value:,.3f}".rstrip("0").rstrip(".")
 
 
 def _cell(figures: dict[str, float], name: str, factor: float, form: str, unit: str) -> str:
-    """A figure with its standard error or interval where it has one; a dash if it is undefined."""
+    """A figure with its standard error or interval, if it has one; a dash if it is undefined."""
 
     def number(value: float) -> str:
         return form.format(value * factor) if math.isfinite(value) else "-"
@@ -161,7 +161,7 @@ def _cell(figures: dict[str, float], name: str, factor: float, form: str, unit: 
 
 
 _HOLD, _EQUAL, _RANDOM, _DOWN, _UP = "#e07b00", "#7a4fd0", "#8a8f98", "#c62f2f", "#1f8a4c"
-_MOST_PRICES = 4  # assets whose trades are drawn
+_MOST_PRICES = 4  # most assets whose trades are drawn
 _WIDTH_IN, _LEFT_IN, _RIGHT_IN, _ABOVE_IN, _BELOW_IN = 10.0, 0.95, 0.25, 0.35, 0.55
 
 
@@ -193,7 +193,7 @@ def equity_figure(evaluation: Evaluation, title: str | None = None) -> "Figure":
 
 
 def sensitivity_figure(sensitivity: Sensitivity, fee_bps: float) -> "Figure":
-    """The total return by fee and by bars of delay, with numbers; the filled marker is the evaluation itself."""
+    """The total return by fee and by delay in bars, with numbers; the filled marker is the evaluation itself."""
     from matplotlib.ticker import PercentFormatter
 
     figure, (left, right) = _panels([2.2], columns=2)
@@ -271,7 +271,7 @@ def write_ledger(path: Path, ledger: Ledger) -> None:
 
 
 def ledger_lines(ledger: Ledger, *, header: bool = False) -> str:
-    """The rows as lines of the file, after its header if asked for; rows written one by one make the same file.
+    """The rows as lines of the file, with its header if `header`; rows written one by one give the same file.
 
     >>> import numpy as np
     >>> times = np.array(["2024-01-01", "2024-01-02"], dtype="datetime64[ns]")
@@ -286,7 +286,7 @@ def ledger_lines(ledger: Ledger, *, header: bool = False) -> str:
 
 
 def ledger_line(ledger: Ledger) -> str:
-    """`ledger_lines` of a ledger of one row, in a third of the time: its numbers are written as one column."""
+    """`ledger_lines` for a ledger of one row, three times as fast: its numbers are formatted as one column."""
     import polars as pl
 
     numbers = np.concatenate([values for name, values in ledger.items() if name != "time"])
@@ -296,7 +296,7 @@ def ledger_line(ledger: Ledger) -> str:
 
 
 def column_names(header: str) -> list[str]:
-    """The names of a ledger's columns, of the first line of its file; symbols may have commas and quotes.
+    """The column names in the first line of a ledger file; symbols may have commas and quotes.
 
     >>> column_names('time,"position_A,B","position_C""D"')
     ['time', 'position_A,B', 'position_C"D']

@@ -1,4 +1,4 @@
-"""The result of an evaluation: ledgers of an agent and its baselines, their metrics, and where profit came from."""
+"""The result of an evaluation: ledgers of an agent and its baselines, their metrics, and sources of profit."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _FEWEST = 10
 class AlphaBeta:
     """The line returns = alpha + beta * benchmark returns, with standard errors; alpha per year, as in quantstats.
 
-    NaN for fewer than 10 returns, and where the benchmark does not vary.
+    NaN for fewer than 10 returns, and if the benchmark does not vary.
     """
 
     alpha: float
@@ -36,7 +36,7 @@ class AlphaBeta:
 
 
 def gains_by_asset(ledger: Ledger) -> FloatArray:
-    """What each asset gained in each row before costs, in money, (n, A): the change of its value less what was paid."""
+    """The gain of each asset in each row before costs, in money, (n, A): the change of its value minus purchases."""
     (filled, price), (exited, exit_price) = fills_of(ledger)
     value = per_symbol(ledger, "position") * per_symbol(ledger, "close")
     return np.asarray(np.diff(value, axis=0, prepend=0.0) - filled * price - exited * exit_price)
@@ -57,13 +57,13 @@ def profit_by_asset(ledger: Ledger, costs: Costs) -> dict[str, dict[str, float]]
 
 
 def profit_curves(ledger: Ledger, costs: Costs) -> FloatArray:
-    """The profit of each asset since the start, after costs, (n, A); a row adds up to the change of equity."""
+    """The profit of each asset since the start, after costs, (n, A); each row sums to the change of equity."""
     paid = sum((cost for cost in costs.values()), np.zeros(gains_by_asset(ledger).shape))
     return np.cumsum(gains_by_asset(ledger) - paid, axis=0)
 
 
 def costs_by_kind(costs: Costs) -> dict[str, float]:
-    """The money paid for each kind of cost, over all rows and assets."""
+    """Money paid for each kind of cost, over all rows and assets."""
     return {kind: float(cost.sum()) for kind, cost in costs.items()}
 
 
@@ -90,13 +90,13 @@ def alpha_beta(returns: FloatArray, benchmark: FloatArray, periods_per_year: flo
 
 
 COLUMNS = ("agent", "buy_and_hold", "equal_weight", "random")
-"""Whose figures there are."""
+"""Keys of the figures."""
 
 Ending = Literal["ruin", "margin call"]
 
 
 def ending(ledger: Ledger, n_bars: int) -> Ending | None:
-    """Why the account was closed before the `n_bars` rows that a whole run has, or None; ruin counts on any row."""
+    """Why the account was closed before `n_bars` rows, or None; ruin counts in any row."""
     if ledger["equity"][-1] <= RUIN_FRACTION * ledger["equity"][0]:
         return "ruin"
     return "margin call" if len(ledger["time"]) < n_bars else None
@@ -106,14 +106,14 @@ def ending(ledger: Ledger, n_bars: int) -> Ending | None:
 class Evaluation:
     """Ledgers of an agent and its baselines over the same bars, at the same costs.
 
-    The bars are those until the end of the agent's account; a baseline whose account is closed earlier ends there.
-    n_bars: how many bars the split has; more than the agent's ledger if its account was closed early.
-    implausible: what no honest agent reaches, if the agent did.
+    The bars end when the agent's account is closed; a baseline may end earlier.
+    n_bars: number of bars of the split; more than the agent's ledger if its account was closed early.
+    implausible: findings that the result is too good to be true, if there are any.
     endings: why an account was closed early, for "agent", "buy_and_hold" and "equal_weight"; None if it was not.
     random: runs of random policies that trade as much as the agent. limits: in how many bars each limit was binding.
-    remarks: sentences about what is wrong with the data.
-    figures: `summary.figures_of` for "agent", "buy_and_hold", "equal_weight" and "random"; the last are means over the
-    random policies, without intervals.
+    remarks: sentences about problems of the data.
+    figures: `summary.figures_of` for "agent", "buy_and_hold", "equal_weight" and "random"; those of "random" are means
+    over the policies, without intervals.
     """
 
     split: str
@@ -152,7 +152,7 @@ class Evaluation:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of `COLUMNS` that a reader sees: equal weight of a single asset is buy and hold."""
+        """The visible `COLUMNS`; equal weight is hidden for a single asset, because it equals buy and hold."""
         held, equal = self.buy_and_hold["equity"], self.equal_weight["equity"]
         if len(held) == len(equal) and np.allclose(held, equal, rtol=1e-9, atol=0.0):
             return tuple(name for name in COLUMNS if name != "equal_weight")
@@ -160,12 +160,12 @@ class Evaluation:
 
     @property
     def n_random_ended(self) -> int:
-        """How many accounts of random policies were closed before the agent's period was over."""
+        """Number of random policies whose accounts were closed before the end of the agent's period."""
         return sum(ending(ledger, len(self.agent["time"])) is not None for ledger in self.random)
 
     @property
     def against_holding(self) -> AlphaBeta:
-        """Alpha and beta of the agent against buy and hold, over the bars that both have; NaN if they are too few."""
+        """Alpha and beta of the agent against buy and hold, over their common bars; NaN if there are too few."""
         agent, holder = (returns_of(ledger["equity"]) for ledger in (self.agent, self.buy_and_hold))
         n = min(len(agent), len(holder))
         if len(self.agent["time"]) < FEWEST_BARS:
@@ -174,7 +174,7 @@ class Evaluation:
 
     @property
     def costs(self) -> Costs:
-        """What the agent paid, by kind, bar and asset."""
+        """The agent's costs by kind, bar and asset."""
         return costs_of(self.agent, self.rules, self.calendar.periods_per_year)
 
     @property
@@ -200,7 +200,7 @@ def _means(figures: list[dict[str, float]]) -> dict[str, float]:
 def _costs(rules: TradingRules) -> str:
     selling = "" if rules.sell_fee_bps in {None, rules.fee_bps} else f" and {rules.sell_fee_bps:g} on sales"
     others = (
-        (rules.fixed_fee, f"{rules.fixed_fee:g} an order"),
+        (rules.fixed_fee, f"{rules.fixed_fee:g} per order"),
         (rules.slippage_bps, f"slippage of {rules.slippage_bps:g} bps"),
         (rules.borrow_bps_per_year, f"borrowing at {rules.borrow_bps_per_year:g} bps a year"),
         (rules.financing_bps_per_year, f"financing at {rules.financing_bps_per_year or 0:g} bps a year"),

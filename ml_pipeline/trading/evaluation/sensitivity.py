@@ -1,4 +1,4 @@
-"""How sensitive an agent's return is to fees and delays: its orders run again at other fees, and later."""
+"""Sensitivity of an agent's return to fees and delays: its orders are run again at other fees and later bars."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +17,10 @@ from ml_pipeline.trading.market.data import FloatArray
 
 FEES_BPS = (0.0, 1.0, 5.0, 10.0, 25.0)
 DELAYS = (0, 1, 2, 3)
-# The break-even fee is looked for up to the largest fee that the rules allow, and found to within the tolerance.
+# The break-even fee is searched up to the largest fee that the rules allow, to within the tolerance.
 LARGEST_FEE_BPS = 1_000.0
 TOLERANCE_BPS = 0.05
-# A gain of fewer standard errors than these is what luck brings once in 20 times.
+# Chance exceeds this many standard errors about once in 20 times.
 _MOST_BY_LUCK = 2.0
 
 Verdict = Literal["no trades", "found", "above the largest fee", "below zero without fees", "below zero without costs"]
@@ -37,10 +37,10 @@ FREE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class BreakEven:
-    """The fee on what is traded, bought or sold, at which the same orders earn nothing.
+    """The fee on traded value at which the same orders earn nothing.
 
-    fee_bps: only if it is "found". without_costs: the total log return at no cost at all. kept: the costs that stayed
-    on at every fee, such as "slippage of 1 bps".
+    fee_bps: only if the verdict is "found". without_costs: the total log return without any costs. kept: other costs,
+    which apply at every fee, such as "slippage of 1 bps".
     """
 
     verdict: Verdict
@@ -53,26 +53,26 @@ class BreakEven:
         free = f"{100 * np.expm1(self.without_costs):+,.1f} %"
         loses = "loses" if self.without_costs < 0 else "earns nothing"
         others = " and ".join([*filter(None, [", ".join(self.kept[:-1])]), *self.kept[-1:]])
-        kept = f"{others} stayed on" if self.kept else "there is no other cost"
-        by = "by its orders, run again at other fees"
+        kept = f"with {others}" if self.kept else "no other costs"
+        by = "its orders run again at other fees"
         return {
-            "no trades": "The agent never traded, so there is no fee at which it breaks even.",
-            "found": f"The agent breaks even at a fee of {self.fee_bps or 0:.1f} bps on what it trades "
-            f"({by}, to within {TOLERANCE_BPS:g} bps; {kept}).",
+            "no trades": "The agent never traded, so it has no break-even fee.",
+            "found": f"The agent breaks even at a fee of {self.fee_bps or 0:.1f} bps ({by}, to within "
+            f"{TOLERANCE_BPS:g} bps; {kept}).",
             "above the largest fee": f"The agent gains at every fee up to {LARGEST_FEE_BPS:,.0f} bps ({by}; {kept}).",
-            "below zero without fees": f"There is no fee at which the agent breaks even: at no cost its orders earn "
-            f"{free}, but {others} take more than that.",
-            "below zero without costs": f"There is no fee at which the agent breaks even: it {loses} even when "
-            f"trading is free ({free} at no cost at all).",
+            "below zero without fees": f"The agent has no break-even fee: without costs its orders earn {free}, but "
+            f"{others} cost more.",
+            "below zero without costs": f"The agent has no break-even fee: it {loses} even without any costs "
+            f"({free}).",
         }[self.verdict]
 
 
 @dataclass(frozen=True)
 class LateGain:
-    """Orders `delay` bars late that earn more than in time: total log returns, and why.
+    """A gain from orders `delay` bars late over orders in time, as total log returns.
 
-    The two accounts differ in the bars between an order and its late copy, so there the gain is made. n_orders: that
-    were filled in time. errors: the gain in its standard errors, from the bars' differences in return.
+    The two accounts differ in the bars between an order and its late copy, where the gain is made. n_orders: orders
+    filled in time. errors: the gain in standard errors, from the differences in return per bar.
     """
 
     delay: int
@@ -87,21 +87,21 @@ class LateGain:
         late, in_time = (f"{100 * np.expm1(each):+,.1f} %" for each in (self.late, self.in_time))
         against = 100 * np.expm1((self.late - self.in_time) / self.n_orders)
         start = (
-            f"Orders {bars} late would have earned {late} in place of {in_time}: right after an order, prices moved "
-            f"against it by {against:.2f} % of the account, the mean of {counted(self.n_orders, 'order')}. That is "
+            f"Orders {bars} late would have earned {late} instead of {in_time}: right after an order, prices moved "
+            f"against it by {against:.2f} % of the account (mean of {counted(self.n_orders, 'order')}). This is "
             f"{self.errors:.1f} standard errors"
         )
         if self.errors < _MOST_BY_LUCK:
-            return f"{start}, as luck brings it."
-        return f"{start}, more than luck brings: the agent acts too early, as on a bounce of prices."
+            return f"{start}, within the range of chance."
+        return f"{start}, more than chance explains: the agent acts too early, as in a bounce of prices."
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Total log returns ln(V_end / V_start) by fee in bps, and by delay in bars; -inf if nothing was left.
+    """Total log returns ln(V_end / V_start) by fee in bps, and by delay in bars; -inf if no equity is left.
 
-    by_fee: the fee is that of purchases and sales; the other costs stay on. by_delay: the same orders, later.
-    late_gain: of the delay that earns most, if that is not the one of no bars.
+    by_fee: the fee applies to buys and sales; other costs stay. by_delay: the same orders, later. late_gain: of the
+    most profitable delay, if that is not 0.
     """
 
     by_fee: dict[float, float]
@@ -143,9 +143,9 @@ def _late_gain(agent: Ledger, late: Mapping[int, FloatArray]) -> LateGain | None
 
 
 def first_crossing(function: Callable[[float], float], points: Sequence[float], tolerance: float) -> float | None:
-    """Where `function`, above 0 at the first point, first is 0 or less, to within `tolerance`, by bisection.
+    """The first x at which `function`, above 0 at the first point, is 0 or less, to within `tolerance`, by bisection.
 
-    points: increasing; a crossing and its way back between two of them is not seen. None if there is no crossing.
+    points: increasing; a double crossing between two points is missed. None if there is no crossing.
 
     >>> round(first_crossing(lambda x: 2 - x * x, [0, 1, 10], 1e-6), 5)
     1.41421
@@ -162,7 +162,7 @@ def first_crossing(function: Callable[[float], float], points: Sequence[float], 
 
 
 def log_return(equity: FloatArray) -> float:
-    """ln(V_end / V_start); -inf if nothing was left."""
+    """ln(V_end / V_start); -inf if no equity is left."""
     return float(np.log(equity[-1] / equity[0])) if equity[-1] > 0 else -np.inf
 
 
@@ -200,7 +200,7 @@ def _other_costs(rules: TradingRules, quotes: bool) -> tuple[str, ...]:
 
 
 class _Remembered:
-    """A function of a float that is called once for each value."""
+    """A function of a float that caches its values."""
 
     def __init__(self, function: Callable[[float], float]) -> None:
         self._function = function

@@ -1,4 +1,4 @@
-"""Every figure of a run, by name, with the standard errors and intervals of its ratios."""
+"""All figures of a run by name, with the standard errors and intervals of its ratios."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from ml_pipeline.trading.accounts.trades import costs_of, trades_of
 from ml_pipeline.trading.evaluation import metrics, uncertainty
 
 FEWEST_BARS, FEWEST_TRADES = 30, 10
-"""Of fewer bars or trades, ratios are luck, and a report leaves them out."""
+"""With fewer bars or trades, luck decides ratios, and a report leaves them out."""
 _RATIOS_OF_BARS = ("sharpe", "sortino", "calmar")
 _RATIOS_OF_TRADES = ("win_rate", "profit_factor")
 
@@ -18,8 +18,8 @@ def figures_of(
 ) -> dict[str, float]:
     """The figures of a report: `summarize` and, for `bounds`, `intervals`; NaN for ratios of too few observations.
 
-    holds: the run buys and holds, so that the ratios of its bars do not rest on its trades. For others, two fills count
-    as a trade there, because a portfolio may be rebalanced for years without closing a position.
+    holds: the run buys and holds, so its bar ratios do not depend on the number of trades. For other runs, two fills
+    count as a trade, because a portfolio may be rebalanced for years without closing a position.
     """
     terms = (periods_per_year, rules)
     figures = summarize(ledger, *terms) | (intervals(ledger, *terms) if bounds else {})
@@ -34,7 +34,7 @@ def figures_of(
 
 
 def summarize(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> dict[str, float]:
-    """Every metric of a run under these rules, by name.
+    """All metrics of a run under these rules, by name.
 
     `return` is ln(V_end / V_start), the sum of log-return rewards. `n_trades` includes trades still open at the end.
     NAME_se is the standard error of NAME.
@@ -65,7 +65,7 @@ def summarize(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> d
 
 
 def intervals(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> dict[str, float]:
-    """Bounds of the ratios that have no standard error, as NAME_low and NAME_high, see `uncertainty.LEVEL`."""
+    """Bounds of the ratios without a standard error, as NAME_low and NAME_high; see `uncertainty.LEVEL`."""
     equity = ledger["equity"]
     defined = np.isfinite(metrics.calmar(equity, periods_per_year))
     returns = metrics.returns_of(equity) if defined else np.empty(0)
@@ -81,7 +81,7 @@ def intervals(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> d
 
 
 def relative_profits(ledger: Ledger, periods_per_year: float, rules: TradingRules) -> list[float]:
-    """The profit of each trade, after all its costs, as a fraction of the equity in the row before its first fill."""
+    """The profit of each trade after costs, as a fraction of the equity in the row before its first fill."""
     trades = trades_of(ledger, costs_of(ledger, rules, periods_per_year))
     rows = np.searchsorted(ledger["time"], np.array([trade.entry_time for trade in trades], dtype="datetime64[ns]"))
     before = ledger["equity"][np.maximum(rows - 1, 0)]

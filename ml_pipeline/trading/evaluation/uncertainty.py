@@ -1,6 +1,6 @@
-"""How far chance alone moves a figure: standard errors, and intervals by resampling. Pure functions.
+"""The effect of chance on figures: standard errors, and intervals by resampling. Pure functions.
 
-returns: n simple returns per period. A standard error is in the unit of its figure. What is undefined is NaN.
+returns: n simple returns per period. A standard error has the unit of its figure. Undefined results are NaN.
 
 Sources: Lo 2002, "The Statistics of Sharpe Ratios", Financial Analysts Journal 58(4), whose estimator for
 autocorrelated returns is the delta method over a long-run covariance; Newey and West 1987 and 1994 for that; Politis
@@ -19,17 +19,17 @@ from ml_pipeline.trading.evaluation.metrics import sharpe, sortino
 from ml_pipeline.trading.market.data import FloatArray
 
 LEVEL = 0.95
-"""Of the intervals."""
-# Fewer observations than this say too little for an interval.
+"""Coverage of the intervals."""
+# Fewest observations for an interval.
 _FEWEST = 10
-# Resamples: more of a short series, so that there are at most so many numbers, so many of them at once. Over 125 bars
-# an upper bound of 10.3 of a Calmar ratio then moves by 0.1 (one deviation) from seed to seed, over 1,800 bars one of
-# 1.59 by 0.04; an interval takes 0.2 s of a core.
+# Limits of resampling: most and fewest resamples, most numbers in total, and most numbers at once. Short series get more
+# resamples. Over 125 bars, an upper bound of 10.3 of a Calmar ratio then varies by 0.1 (one deviation) between seeds;
+# over 1,800 bars, one of 1.59 by 0.04. An interval takes 0.2 s on a core.
 _MOST_RESAMPLES, _FEWEST_RESAMPLES, _WORK, _AT_ONCE = 20_000, 200, 4_000_000, 500_000
 
 
 class Interval(NamedTuple):
-    """The bounds between which the figure lies in `LEVEL` of the resamples."""
+    """Bounds that contain the figure in a fraction `LEVEL` of the resamples."""
 
     low: float
     high: float
@@ -48,7 +48,7 @@ def sharpe_standard_error(returns: FloatArray, periods_per_year: float) -> float
 
 
 def sortino_standard_error(returns: FloatArray, periods_per_year: float) -> float:
-    """Standard error of `metrics.sortino`, as that of the Sharpe ratio: the delta method, with the losses' square."""
+    """Standard error of `metrics.sortino` by the delta method, as for the Sharpe ratio, with squared losses."""
     if len(returns) < _FEWEST or np.isnan(sortino(returns, periods_per_year)):
         return float("nan")
     losses = np.minimum(returns, 0.0) ** 2
@@ -62,7 +62,7 @@ def sortino_standard_error(returns: FloatArray, periods_per_year: float) -> floa
 def proportion_standard_error(part: float, n: float) -> float:
     """Standard error of a proportion of n independent cases, such as trades: sqrt(p (1 - p) / n).
 
-    NaN for fewer than 10 cases, and where all are alike.
+    NaN for fewer than 10 cases, and if all are equal.
 
     >>> proportion_standard_error(0.5, 100)
     0.05
@@ -71,7 +71,7 @@ def proportion_standard_error(part: float, n: float) -> float:
 
 
 def proportion_interval(part: float, n: int) -> Interval:
-    """The 95 % interval of a proportion of n independent cases, which also few cases, all alike, have.
+    """The 95 % interval of a proportion of n independent cases, also for few cases that are all equal.
 
     Source: Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22(158).
 
@@ -102,10 +102,10 @@ def long_run_covariance(values: FloatArray) -> FloatArray:
 def stationary_bootstrap(
     n: int, mean_block: float, generator: np.random.Generator, *, n_resamples: int
 ) -> NDArray[np.int64]:
-    """Indices of resamples of n observations, (n_resamples, n): blocks of geometric length with this mean, around the
-    end."""
+    """Indices of resamples of n observations, (n_resamples, n): blocks of geometric length with this mean, which wrap
+    around the end."""
     total = n_resamples * n
-    starts = [np.arange(0, total, n)]  # a block has no memory, so that one may be cut where a resample ends
+    starts = [np.arange(0, total, n)]  # geometric lengths have no memory, so blocks may be cut at the end of a resample
     reached = 0
     while mean_block > 1 and reached < total:
         ends = reached + np.cumsum(generator.geometric(1 / mean_block, size=int((total - reached) / mean_block) + 10))
@@ -122,10 +122,9 @@ def bootstrap_interval(
 ) -> Interval:
     """The interval of a figure over stationary bootstrap resamples of the values; NaN if it is undefined.
 
-    values: (n,) or (n, k). figures: those of m resamples, (m, n) or (m, n, k) -> (m,).
-    mean_block: None: the cube root of n, the order at which the blocks of returns may grow; 1 resamples independent
-    values. Resamples for which the figure is undefined are left out.
-    The bounds are rounded as `interval_of` says.
+    values: (n,) or (n, k). figures: a function of m resamples, (m, n) or (m, n, k) -> (m,).
+    mean_block: None: the cube root of n, the usual order for returns; 1 resamples independent values. Resamples with an
+    undefined figure are left out. The bounds are rounded as in `interval_of`.
     """
     n = len(values)
     if n < _FEWEST:
@@ -145,7 +144,7 @@ def interval_of(figures: FloatArray) -> Interval:
     """The interval that holds `LEVEL` of the figures of resamples; NaN if more than half of them are undefined.
 
     Each bound is rounded to two digits, or to a step of 1, 2 or 5 times a power of ten that is at least five times its
-    error from the number of resamples, so that other resamples give the same digits.
+    sampling error, so that other resamples give the same digits.
     """
     known = figures[~np.isnan(figures)]
     if len(known) < max(len(figures) / 2, 1):
@@ -183,7 +182,7 @@ def calmar_ratios(returns: FloatArray, periods_per_year: float) -> FloatArray:
 
 
 def profit_factor_interval(profits: FloatArray) -> Interval:
-    """The interval of the profit factor over resamples of the trades, taken as independent."""
+    """The interval of the profit factor over resamples of the trades, which are assumed independent."""
     return bootstrap_interval(profits, profit_factors, mean_block=1.0)
 
 

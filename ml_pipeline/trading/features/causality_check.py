@@ -1,7 +1,7 @@
-"""Runs a user's features on the bars so far, in a process that never gets later ones, and compares the values in use.
+"""Recompute a user's features in a process that receives the bars one by one, and compare the values.
 
-A function that looks ahead gives another value there, be it in one bar or in all, from the bars, from their number, or
-from what it remembers of an earlier call.
+A function that looks ahead returns another value there, whether it uses later bars, their number, or state from an
+earlier call.
 """
 
 import socket
@@ -25,19 +25,22 @@ from ml_pipeline.trading.features.indicators import FeatureTable, bars_of, make_
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.times import as_text
 
-# Time for all runs together, in seconds; where it does not allow a run at every bar, bars are drawn.
+# Time for all runs together, in seconds; if it does not allow a run at every bar, bars are sampled.
 _BUDGET_S = 6.0
-# The cost of a run besides that of the function, in seconds.
+# Overhead of a run, in seconds.
 _PER_RUN_S = 2e-4
-# Where not every bar is tried: so many of the first and last, and at least so many of the rest.
+# If bars are sampled: how many of the first and last bars are used, and how many of the rest at least.
 _AT_THE_ENDS = 150
 _FEWEST_DRAWN = 40
 
 
 @dataclass(frozen=True)
 class BlindRuns:
-    """What was found. n_cuts: at how many bars the functions ran. opened: data files, programs,
-    "the network", and modules that hold data, in use. watched: whether the system told what native code opened."""
+    """The result of the check.
+
+    n_cuts: number of bars at which the functions ran. opened: data files, programs, "the network", and modules that
+    hold data. watched: whether the system reported what native code opened.
+    """
 
     every_bar: bool
     n_cuts: int
@@ -50,7 +53,7 @@ def refuse_what_sees_ahead(
 ) -> BlindRuns:
     """Compute the functions `names` from the bars so far, at every bar or at as many as `budget_s` allows.
 
-    table: holds their values in use. Raises UserError, with the bar, where one differs.
+    table: their values in use. Raises UserError, with the bar, if a value differs.
     """
     with _causality_process(names) as process:
         every_bar, n_cuts = True, 0
@@ -66,7 +69,7 @@ def refuse_what_sees_ahead(
 
 
 class _Functions(NamedTuple):
-    """The functions on one asset. bars: T of its own. used: their values in use, (T, number of functions)."""
+    """The functions on one asset. bars: its T bars. used: their values in use, (T, number of functions)."""
 
     symbol: str
     names: Sequence[str]
@@ -75,7 +78,7 @@ class _Functions(NamedTuple):
 
 
 class _Process:
-    """The other side of `causality_process`. opened: what the functions opened so far."""
+    """The parent's side of `causality_process`. opened: what the functions opened so far."""
 
     def __init__(self, child: Child, said: IO[bytes], watch: FileWatch | None) -> None:
         self._child = child
@@ -91,9 +94,9 @@ class _Process:
         return tuple(sorted({*self.opened, *(self._watch.seen if self._watch else ())}))
 
     def compute(self, bars: Bars, rows: slice, *, anew: bool, whole: bool) -> list[FloatArray | str]:
-        """The values of each function, of all bars so far or the last; or why it failed.
+        """The values of each function for all bars so far or the last bar, or the reason for its failure.
 
-        rows: bars that have come since the last call. anew: there are none before them.
+        rows: bars since the last call. anew: whether they are the first bars.
         """
         came = {name: values[rows] for name, values in bars._asdict().items() if name != "columns"}
         came |= {(COLUMN + name): values[rows] for name, values in bars.columns.items()}
@@ -118,7 +121,7 @@ def _causality_process(names: Sequence[str]) -> Iterator[_Process]:
     passed = [] if theirs is None else [theirs.fileno()]
     order = {"names": [*names], "passed": passed}
     with ExitStack() as stack:
-        said = stack.enter_context(tempfile.TemporaryFile())  # a pipe would fill up with what functions print
+        said = stack.enter_context(tempfile.TemporaryFile())  # a pipe would fill up with output of the functions
         watch = None if ours is None else FileWatch(ours)
         if watch is not None:
             stack.callback(watch.close)
@@ -129,7 +132,7 @@ def _causality_process(names: Sequence[str]) -> Iterator[_Process]:
 
 
 def _cuts(process: _Process, functions: _Functions, budget_s: float) -> NDArray[np.int64]:
-    """Numbers of bars after which to compute, rising: all, or as many as the budget allows."""
+    """Increasing numbers of bars after which to compute: all, or as many as the budget allows."""
     bars = functions.bars
     n = len(bars.close)
     few = min(n, 100)
@@ -137,7 +140,7 @@ def _cuts(process: _Process, functions: _Functions, budget_s: float) -> NDArray[
     few_s = _seconds(lambda: process.compute(bars, slice(few, few), anew=False, whole=False))
     with np.errstate(all="ignore"):
         all_s = _seconds(lambda: [make_features(name)[0].compute(bars) for name in functions.names])
-    each_s = few_s + max(all_s - few_s, 0.0) / 2 + _PER_RUN_S  # the time is taken to grow with the bars
+    each_s = few_s + max(all_s - few_s, 0.0) / 2 + _PER_RUN_S  # assumes that time grows linearly with the bars
     allowed = max(int(budget_s / each_s), _FEWEST_DRAWN)
     if allowed >= n:
         return np.arange(1, n + 1)
@@ -153,7 +156,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def _compare(process: _Process, functions: _Functions, cuts: NDArray[np.int64]) -> None:
-    """Raise UserError where a value from the bars so far is not the one in use."""
+    """Raise UserError if a value from the bars so far is not the one in use."""
     bars, whole_at = functions.bars, {int(cut) for cut in np.linspace(0, len(cuts) - 1, 5).astype(int)}
     sent = 0
     for i, cut in enumerate(cuts.tolist()):
@@ -161,8 +164,8 @@ def _compare(process: _Process, functions: _Functions, cuts: NDArray[np.int64]) 
         sent = cut
         begin = 0 if i in whole_at else cut - 1
         for name, known, values in zip(functions.names, functions.used[begin:cut].T, computed, strict=True):
-            so_far = f"where only the bars up to {as_text(bars.times[cut - 1])} are there"
-            if isinstance(values, str):  # it failed, as it may before it has enough bars
+            so_far = f"from only the bars up to {as_text(bars.times[cut - 1])}"
+            if isinstance(values, str):  # it may fail before it has enough bars
                 if not np.isnan(known).all():
                     raise UserError(f"Feature {functions.symbol}:{name} fails {so_far}: {values}")
                 continue
@@ -172,5 +175,5 @@ def _compare(process: _Process, functions: _Functions, cuts: NDArray[np.int64]) 
                 raise UserError(
                     f"Feature {functions.symbol}:{name} sees ahead (or is random): at "
                     f"{as_text(bars.times[begin + row])} it is {known[row]:g}, but {values[row]:g} {so_far}; compute "
-                    "it only from each bar and the bars before it."
+                    "it only from each bar and earlier bars."
                 )

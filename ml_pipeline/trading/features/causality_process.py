@@ -1,8 +1,7 @@
-"""A process that computes a user's features from the bars so far, and holds no later ones.
+"""A process that computes a user's features from the bars so far and has no later bars.
 
-`causality_check` starts it and orders runs; each order brings the bars that have come since the one before it.
-What a function remembers of earlier calls is then of earlier bars as well. What it reads from elsewhere is noted: it
-may be later bars.
+`causality_check` starts it and sends orders, each with the bars since the last order. So a function's memory of earlier
+calls also holds only earlier bars. The process records what the functions read from elsewhere, which may be later bars.
 """
 
 import ast
@@ -18,15 +17,15 @@ from numpy.typing import NDArray
 from ml_pipeline.jobs.child import Parent, serve
 from ml_pipeline.trading.features.file_watch import PACKAGES, audited, watch_this_process
 
-# Numbers that a module may write down; one with more may hold data.
+# Most numbers, and longest text, in a module's source; a module with more may hold data.
 _MOST_NUMBERS = 300
 _MOST_TEXT = 10_000
 COLUMN = "column:"
-"""Before the name of a feature_* column, among the arrays of bars."""
+"""Prefix of the names of feature_* columns among the arrays of bars."""
 
 
 class _OpenedFiles:
-    """Notes the data files that are read, programs that are started, the network, and modules that hold data."""
+    """Records data files that are read, programs that are started, the network, and modules that hold data."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -36,7 +35,7 @@ class _OpenedFiles:
         sys.addaudithook(lambda event, arguments: hook(event, arguments) if self.watching else None)
 
     def look_at_modules(self) -> None:
-        """Note modules of the user that hold many numbers or long texts, or no Python at all."""
+        """Record modules of the user that hold many numbers or long texts, or are not Python."""
         own = str(Path(__file__).resolve().parents[2])
         for module in list(sys.modules.values()):
             path = getattr(module, "__file__", None)
@@ -49,7 +48,7 @@ class _OpenedFiles:
 
 def _data_in(path: Path) -> str | None:
     if path.suffix != ".py":
-        return f"{path}, which is no Python"
+        return f"{path}, which is not Python"
     try:
         nodes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Constant)]
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -62,7 +61,7 @@ def _data_in(path: Path) -> str | None:
 
 
 def as_json(values: NDArray[Any]) -> tuple[str, list[Any]]:
-    """An array as an order brings it: its dtype and its numbers, those of times as whole ones."""
+    """An array as it is sent in an order: its dtype and its numbers, with times as integers."""
     return values.dtype.str, (values.view(np.int64) if values.dtype.kind == "M" else values).tolist()
 
 
@@ -88,14 +87,14 @@ class _GrowingBars:
     def bars(self) -> Any:
         from ml_pipeline.trading.features.formulas import Bars
 
-        # Copies: a function that writes into its bars changes none of the next call's.
+        # Copies, so that a function that writes into its bars does not change those of the next call.
         arrays = {name: values[: self._size].copy() for name, values in self._arrays.items()}
         columns = {name.removeprefix(COLUMN): arrays.pop(name) for name in [*arrays] if name.startswith(COLUMN)}
         return Bars(**arrays, columns=columns)
 
 
 def _computed(feature: Any, growing: _GrowingBars, *, whole: bool) -> list[float] | str:
-    """The values, or why there are none."""
+    """The values, or the reason for a failure."""
     bars = growing.bars()
     n = len(bars.close)
     try:
@@ -104,12 +103,12 @@ def _computed(feature: Any, growing: _GrowingBars, *, whole: bool) -> list[float
     except Exception as error:
         return str(error)
     if computed.shape != (n,):
-        return f"it must give one value per bar, ({n},), but gave {computed.shape}."
+        return f"it must return one value per bar, ({n},), but returned {computed.shape}."
     return (computed if whole else computed[-1:]).tolist()
 
 
 def main(parent: Parent) -> int:
-    """Answer orders until the parent ends: {"names", "passed"}, then {"anew", "whole", "bars"} each time."""
+    """Answer orders until the parent ends: first {"names", "passed"}, then {"anew", "whole", "bars"}."""
     first = parent.next_order()
     for descriptor in first["passed"]:
         with socket.socket(fileno=descriptor) as to_parent:

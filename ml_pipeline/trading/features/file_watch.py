@@ -1,7 +1,7 @@
-"""Which files, programs and connections a process and its children open, seen by Linux itself: native code included.
+"""Record the files, programs and connections that a process and its children open, including native code.
 
-The child installs a filter of system calls (seccomp, since Linux 5.5, without privileges) and sends its listener to the
-parent, which lets each call go on and notes what it names. Elsewhere only what Python's own audit events tell is seen.
+On Linux, the child installs a filter of system calls (seccomp, since Linux 5.5, without privileges) and sends its
+listener to the parent, which records each call and lets it continue. Elsewhere only Python's audit events are seen.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 _CODE = {".py", ".pyc", ".pyd", ".so", ".pyi", ".pth", ".dll", ".dylib", ".nbi", ".nbc"}
-# Folders of the machine, and of installed packages, which hold data only in files with these endings.
+# System folders, and folders of installed packages; only files with the suffixes of _DATA hold data there.
 _OF_THE_MACHINE = ("/proc/", "/sys/", "/etc/", "/lib/", "/lib64/", "/usr/lib", "/usr/share/", "/usr/bin/", "/bin/")
 _DEVICES = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"}
 PACKAGES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _DATA = {".csv", ".parquet", ".feather", ".arrow", ".npy", ".npz", ".pkl", ".pickle", ".h5", ".hdf5", ".db", ".sqlite"}
 _DATA |= {".gz", ".xz", ".zst", ".zip", ".tsv", ".mmap", ".bin"}
 
-# Of system calls, by machine: their architecture in the filter, and numbers.
+# System calls by machine: (architecture in the filter, numbers).
 _MACHINES = {
     "x86_64": (0xC000003E, {"seccomp": 317, "open": 2, "openat": 257, "connect": 42, "execve": 59}),
     "aarch64": (0xC00000B7, {"seccomp": 277, "openat": 56, "connect": 203, "execve": 221}),
@@ -38,7 +38,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 
 
 def is_data(path: str) -> bool:
-    """Whether a file that is read may hold market data: it is no code, and not of the machine.
+    """Whether a file may hold market data: it is not code and not a system file.
 
     >>> [is_data(path) for path in ("/data/a.csv", "/etc/hosts", "/home/me/module.py", "/dev/shm/bars", "/dev/null")]
     [True, False, False, True, False]
@@ -52,13 +52,13 @@ def is_data(path: str) -> bool:
 
 
 def watch_this_process(to_parent: socket.socket) -> bool:
-    """Let the parent see what this process opens from now on; False if the system does not allow it."""
+    """Let the parent record what this process opens from now on; False if the system does not allow it."""
     machine = _MACHINES.get(platform.machine())
     if sys.platform != "linux" or machine is None:
         return False
     architecture, calls = machine
     watched = [*(number for name, number in calls.items() if name != "seccomp"), _OPENAT2]
-    # Each row: code, steps if true, steps if false, operand. It loads the architecture and the number, and compares.
+    # Each row: code, jump if true, jump if false, operand. The program loads and compares architecture and number.
     n = len(watched)
     rows = [(0x20, 0, 0, 4), (0x15, 0, n + 2, architecture), (0x20, 0, 0, 0)]
     rows += [(0x15, n + 1 - i, 0, number) for i, number in enumerate(watched)]
@@ -81,7 +81,7 @@ def watch_this_process(to_parent: socket.socket) -> bool:
 
 
 class FileWatch:
-    """The parent's side: collects what the child opens, until `close`.
+    """The parent's side: collects what the child opens until `close`.
 
     seen: paths, programs and "the network". is_watching: whether the child could be watched.
     """
@@ -128,7 +128,7 @@ class FileWatch:
         if libc.ioctl(listener, ctypes.c_ulong(_RECEIVE), request):
             return
         ident, pid, _, number, _, _, *arguments = struct.unpack("=QIIiIQ6Q", request.raw)
-        # It ended, or named nothing that can be read: the call then fails by itself.
+        # If the process ended or passed an invalid address, the call fails by itself.
         with contextlib.suppress(OSError, ValueError, struct.error):
             self._note(pid, number, arguments)
         libc.ioctl(
@@ -167,7 +167,7 @@ def _path(pid: int, folder: int, address: int) -> str:
 
 
 def _memory(pid: int, address: int, most: int) -> bytes:
-    """Up to so many bytes, as far as its memory goes: a text may end where the next page is not there."""
+    """Up to `most` bytes; a text may end just before a page that is not mapped."""
     in_page = 4096 - address % 4096
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
@@ -179,7 +179,7 @@ def _memory(pid: int, address: int, most: int) -> bytes:
 
 
 def audited(note: Callable[[str], None]) -> Callable[[str, tuple[object, ...]], None]:
-    """A hook of Python's audit events that notes what this process opens, for systems without seccomp."""
+    """A hook for Python's audit events that records what this process opens, for systems without seccomp."""
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         first = arguments[0] if arguments else None

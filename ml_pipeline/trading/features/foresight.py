@@ -1,7 +1,7 @@
-"""How much a feature tells of bars to come that their past does not tell: at each lead, and over several horizons.
+"""Measure how much a feature predicts of later bars beyond their past: at each lead, and over several horizons.
 
-A value at bar t that was made from later bars tells more of them than anything known at t can. The innovations of later
-bars are what it is compared with, so that a market which can be predicted makes no honest feature suspect.
+A value at bar t that was computed from later bars predicts them better than any information at t can. It is compared
+with the innovations of later bars, so that a predictable market does not make honest features suspect.
 """
 
 import math
@@ -23,27 +23,27 @@ from ml_pipeline.trading.features.innovations import (
 from ml_pipeline.trading.market.data import FloatArray
 
 HORIZONS = (1, 2, 5, 20)
-# Rank correlations with the return of the next bar, and of several: of honest features of real markets, from minutes to
-# days, the largest seen are 0.11 and 0.13; the signal planted in the built-in market has 0.17 and 0.38.
+# Rank correlations with the return of the next bar, and of several bars. The largest of honest features in real
+# markets, from minutes to days, are 0.11 and 0.13; the planted signal of the built-in market has 0.17 and 0.38.
 _UNLIKELY_CORRELATION = {1: 0.25, 2: 0.3, 5: 0.4, 20: 0.44}
 _IMPOSSIBLE_CORRELATION = 0.45
-# Bits about the sign of the return, of 1, and about which of eight sizes it has, of 3; honest: 0.1 and 0.2. Volatility
-# clusters, so that honest features do tell the size of moves.
+# Bits about the sign of the return (at most 1), and about which of eight sizes it has (at most 3); honest features have
+# 0.1 and 0.2. Volatility clusters, so honest features do predict the size of moves.
 _UNLIKELY_SIGN_BITS, _IMPOSSIBLE_SIGN_BITS = 0.2, 0.35
 _UNLIKELY_SIZE_BITS, _IMPOSSIBLE_SIZE_BITS = 0.5, 0.9
-# A correlation must also be this many standard errors of what chance gives.
+# A correlation must also exceed this many standard errors.
 _STANDARD_ERRORS = 6.0
 _N_BINS = 16
 _N_SIZES = 8
-# Independent returns that an estimate of bits needs, with so many bins.
+# Fewest independent returns for an estimate of bits with this many bins.
 _FEWEST_FOR_BITS = 600
 _FEWEST = 60
-# Each part of the data is looked at by itself as well: a leak may begin late.
+# Parts of the data that are also measured separately, because a leak may begin late.
 _N_PARTS = 10
 _N_ROTATIONS = 19
 
-# One lead: of honest columns the largest correlations seen with returns are 0.08, with range and volume 0.19. A column
-# that rarely changes has few values to compare, so that seasons which the past does not explain weigh more in it.
+# One lead: the largest correlations of honest columns are 0.08 with returns and 0.19 with range and volume. A column that
+# rarely changes has few values to compare, so seasons that the past does not explain have more weight.
 _OF_NEXT_BARS = 2
 _UNLIKELY_AT_LEAD = {"return": 0.12, "range": 0.3, "volume": 0.3}
 _UNLIKELY_AT_NEXT = {"return": 0.25, "range": 0.4, "volume": 0.4}
@@ -54,14 +54,17 @@ _FEWEST_WINDOWS = 20
 _UNLIKELY_OVER = {"return": 0.3, "range": 0.5, "volume": 0.5}
 _IMPOSSIBLE = {"return": 0.45, "range": 0.8, "volume": 0.8}
 _MOST_DIGITS = 6
-# Fractions of the bars at which a column changes, below which only these are compared, and below which it is rare.
+# Fraction of bars at which a column changes below which only those bars are compared, and below which it is rare.
 _STILL, _RARE = 0.5, 0.06
 
 
 @dataclass(frozen=True)
 class Foresight:
-    """One excess. measure: what was measured, in words with its number; what: of which bars to come; bound: what honest
-    features stay below, None if none has any of it."""
+    """An excess over honest features.
+
+    measure: the measurement in words, with its value. what: the later bars it concerns. bound: limit of honest
+    features; None if they have none of it.
+    """
 
     impossible: bool
     measure: str
@@ -70,12 +73,12 @@ class Foresight:
 
     @property
     def sentence(self) -> str:
-        known = "" if self.bound is None else f", where at most {self.bound:.2g} is known of honest features"
+        known = "" if self.bound is None else f", but honest features have at most {self.bound:.2g}"
         return f"{self.measure} {self.what}{known}"
 
 
 def above(value: float, bound: float) -> str:
-    """A value of at least this size, with as many digits as show it beside the bound of `Foresight.sentence`.
+    """A value with enough digits to tell it from the bound in `Foresight.sentence`.
 
     >>> above(-0.31, 0.25), above(0.2504, 0.25)
     ('-0.31', '0.2504')
@@ -87,10 +90,10 @@ def above(value: float, bound: float) -> str:
 
 
 def foresight(values: FloatArray, known: Innovations) -> Foresight | None:
-    """The worst excess of a feature, (T,) over the bars of `known`; None if it tells no more than honest ones do.
+    """The worst excess of a feature, (T,) over the bars of `known`; None if it predicts no more than honest ones.
 
-    The values, their growth, and their ratio to the close are looked at, since a level may hide a return. Of very many
-    bars some stretches are looked at.
+    It measures the values, their growth, and their ratio to the close, because a level may hide a return. If there are
+    very many bars, it measures some stretches.
     """
     worst: Foresight | None = None
     for start, stretch in known.stretches:
@@ -118,7 +121,7 @@ def _of_stretch(values: FloatArray, known: Innovations) -> Foresight | None:
 
 
 def _near(values: FloatArray, known: Innovations, begin: int) -> Iterator[Foresight]:
-    """Of the next few bars: in parts of the data as well, and where the relation is not monotone."""
+    """Excesses for the next few bars, also in parts of the data and for relations that are not monotone."""
     if "return" not in known.of:
         return
     n = len(values)
@@ -162,7 +165,7 @@ def _bits(told: FloatArray, returns: FloatArray, horizon: int) -> Iterator[Fores
         bits = _information(bins, classes, n_classes)
         if bits < unlikely:
             continue
-        # Rotated against each other, both keep their own clusters, and what is left is chance.
+        # Rotated against each other, both keep their clusters, and what remains is chance.
         offsets = np.linspace(0.1, 0.9, _N_ROTATIONS) * len(bins)
         chance = max(_information(np.roll(bins, int(offset)), classes, n_classes) for offset in offsets)
         if bits - chance >= unlikely:
@@ -172,7 +175,7 @@ def _bits(told: FloatArray, returns: FloatArray, horizon: int) -> Iterator[Fores
 
 
 def _far(values: FloatArray, known: Innovations, begin: int) -> Iterator[Foresight]:
-    """Of every bar to come, up to half of the data ahead, and of sums over up to 250 bars."""
+    """Excesses for every later bar, up to half of the data ahead, and for sums over up to 250 bars."""
     n = len(values)
     if n < 2 * _FEWEST:
         return
@@ -186,7 +189,7 @@ def _far(values: FloatArray, known: Innovations, begin: int) -> Iterator[Foresig
             lead = int(np.argmax(np.abs(together))) + 1
             bounds = _UNLIKELY_AT_NEXT if lead <= _OF_NEXT_BARS else _UNLIKELY_AT_LEAD
             bound = max(bounds[target], _UNLIKELY_IF_RARE[target] if is_rare else 0.0)
-            if target == "return":  # where the past explains much, what the regression leaves may not be all news
+            if target == "return":  # if the past explains much, the residual may not be all news
                 bound = max(bound, known.explained / 2)
             pair = _Pair(told[:-lead], ahead[lead:], told[:-lead] * ahead[lead:])
             yield from _excess(pair, target, bound, _at(target, lead))
@@ -194,8 +197,8 @@ def _far(values: FloatArray, known: Innovations, begin: int) -> Iterator[Foresig
             for horizon in _SUMS:
                 if horizon * _FEWEST_WINDOWS > n:
                     break
-                # The same sum of products, bar by bar of the innovations: these are independent, which overlapping
-                # windows are not (Hodrick 1992, standard errors 1B).
+                # The same sum of products, but of single innovations, which are independent; overlapping windows are
+                # not (Hodrick 1992, standard errors 1B).
                 products = ahead[horizon:] * (news[horizon:n] - news[: n - horizon])
                 over = sums[horizon + 1 :] - sums[1 : n + 1 - horizon]
                 pair = _Pair(told[: n - horizon], over, products)
@@ -203,7 +206,7 @@ def _far(values: FloatArray, known: Innovations, begin: int) -> Iterator[Foresig
 
 
 def _news(values: FloatArray, known: Innovations, begin: int) -> Iterator[FloatArray]:
-    """The values, their growth, and what neither their past nor the present bar explains; 0 where they stood still."""
+    """The values, their growth, and what neither their past nor the present bar explains; 0 if they did not change."""
     yield centred_ranks(values)
     growth = np.diff(values, prepend=values[0])
     moved = growth != 0
@@ -223,8 +226,8 @@ def _news(values: FloatArray, known: Innovations, begin: int) -> Iterator[FloatA
 
 
 class _Pair(NamedTuple):
-    """What a column told, and what came ahead of it. products: independent of each other if it is honest, with the sum
-    of told * ahead."""
+    """A column's values and the later figures. products: with the sum of told * ahead, and independent for an honest
+    column."""
 
     told: FloatArray
     ahead: FloatArray
@@ -252,7 +255,7 @@ def _at(target: str, lead: int) -> str:
 
 
 def _bins(fractions: FloatArray, n_bins: int) -> NDArray[np.int64]:
-    """The quantile of each rank, 0 to n_bins - 1; equal values share theirs."""
+    """The quantile of each rank, 0 to n_bins - 1; equal values have the same quantile."""
     return np.clip(fractions * n_bins, 0, n_bins - 1).astype(np.int64)
 
 

@@ -1,6 +1,6 @@
 """Causal features of bars, by name: the value at bar t depends only on bars up to t.
 
-T bars, A assets. `scaling.FeatureScaler` scales them.
+T bars, A assets. `scaling.FeatureScaler` scales the features.
 """
 
 import re
@@ -29,18 +29,18 @@ def require_longer(name: str, length: int, timing: Timing, *, source: str) -> No
     if length < timing.length:
         minutes = timing.length / 60e9
         raise UserError(
-            f"Feature {name} needs bars that are no longer than it says, but those of {source} have {minutes:g} "
-            "minutes; name a longer timeframe."
+            f"Feature {name} needs bars no longer than its timeframe, but the bars of {source} have {minutes:g} "
+            "minutes; use a longer timeframe."
         )
 
 
 def bars_of(market: MarketData, asset: int) -> Bars:
-    """The own bars of the asset with this index."""
+    """The bars of the asset with this index, without times at which it has none."""
     return BarsOf(market, asset).own
 
 
 class BarsOf:
-    """The bars of the asset with this index, or the longer bars that they make."""
+    """The bars of the asset with this index, or longer bars built from them."""
 
     def __init__(self, market: MarketData, asset: int, made: LongBars | None = None) -> None:
         self.symbol = market.symbols[asset]
@@ -58,14 +58,14 @@ class BarsOf:
     def everyone(self) -> Mapping[str, Bars]:
         """The bars of all symbols at the times of this asset's bars.
 
-        Where a symbol has no bar, its prices are its last close, with volume 0; before its first bar they are NaN.
+        If a symbol has no bar, its prices are its last close with volume 0, or NaN before its first bar.
         """
         return {symbol: self._bars(a) for a, symbol in enumerate(self._market.symbols)}
 
     def longer(self, name: str, length: int) -> "tuple[BarsOf, NDArray[np.int64]]":
-        """Bars of `length` ns, and the latest of them that is known at the close of each own bar; -1 before the first.
+        """Bars of `length` ns, and the latest of them known at the close of each bar; -1 before the first.
 
-        Raises UserError, with the name of the feature, if the asset's bars are longer than that.
+        Raises UserError, with the name of the feature, if the asset's bars are longer.
         """
         if length not in self._longer:
             timing = self._market.timing
@@ -86,7 +86,7 @@ class BarsOf:
         return Bars(times, *(fields[name] for name in _FIELDS), columns=columns)  # type: ignore[misc]
 
 
-# A feature of this size or more is an error, and its square would overflow in scaling.
+# A feature of this size or more is an error, because its square could overflow in scaling.
 _LARGEST = 1e100
 _USUAL_MACD = (12, 26)
 
@@ -95,8 +95,8 @@ _USUAL_MACD = (12, 26)
 class Feature:
     """One column per asset, or one for the whole market if `of_time`.
 
-    compute: bars -> float64 (T,), whose first `warm_up` values are NaN for lack of earlier bars; of (bars, bars of all
-    symbols) if `of_all`. timeframe: of the bars that it is computed on, such as 1h; None: the market's own.
+    compute: bars -> float64 (T,), whose first `warm_up` values are NaN; it takes (bars, bars of all symbols) if
+    `of_all`. timeframe: length of the bars that it is computed on, such as 1h; None: the market's bars.
     """
 
     name: str
@@ -104,16 +104,17 @@ class Feature:
     compute: Callable[..., FloatArray]
     of_time: bool = False
     where_absent: float | None = None
-    """The value where the asset has no bar; None: carry the last value forward."""
+    """The value if the asset has no bar; None: carry the last value forward."""
     of_all: bool = False
     timeframe: str | None = None
 
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """values: float64 (T, D), the features of each asset in turn, then those of time; NaN during warm-up.
+    """Computed features.
 
-    first_bar: the first bar at which the features of some asset are complete; bars before it are warm-up.
+    values: float64 (T, D), the features of each asset in turn, then those of time; NaN during warm-up.
+    first_bar: the first bar at which the features of some asset are complete; earlier bars are warm-up.
     n_asset_features: the number of columns per asset.
     """
 
@@ -124,7 +125,7 @@ class FeatureTable:
 
 
 def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
-    """The named features of each asset, computed on the asset's own bars and carried forward where it has no bar.
+    """The named features of each asset, computed on its bars and carried forward when it has no bar.
 
     Raises UserError for an unknown name, if no asset has enough bars, and if a feature is NaN after its warm-up.
     """
@@ -156,9 +157,9 @@ def compute_features(market: MarketData, names: Sequence[str]) -> FeatureTable:
 def make_features(name: str) -> list[Feature]:
     """The features of one name in the settings, such as `rsi_14` for the RSI over 14 bars; any span is allowed.
 
-    `rsi_14@1h` is computed on bars of an hour, and known once that hour is over. `feature_NAME` is a column of the
-    data. `module:function` is a function of `Bars` that returns one value per bar, NaN during warm-up; if it takes two
-    arguments, the second is a dict of the `Bars` of all symbols by name, each carried to the bars of the first.
+    `rsi_14@1h` is computed on hourly bars, and known once the hour is over. `feature_NAME` is a column of the data.
+    `module:function` is a function of `Bars` that returns one value per bar, NaN during warm-up; a second argument
+    receives a dict of the `Bars` of all symbols, aligned with those of the first.
     Raises UserError for an unknown name, with the nearest one.
 
     >>> [feature.name for feature in make_features("time_of_day")]
@@ -206,7 +207,7 @@ def _on_own_bars(name: str) -> list[Feature]:
 
 
 def _of_user(name: str, formula: Callable[..., Any]) -> Feature:
-    """The feature that a user's function computes."""
+    """The feature of a user's function."""
     try:
         n_arguments = sum(p.default is p.empty for p in signature(formula).parameters.values())
     except (TypeError, ValueError):  # a function without Python code
@@ -227,7 +228,7 @@ def is_function(name: str) -> bool:
 
 
 def runs_alone(name: str) -> bool:
-    """Whether a user's function needs nothing but the own bars of one asset."""
+    """Whether a user's function needs only the bars of one asset."""
     return all(not feature.of_all and feature.timeframe is None for feature in make_features(name))
 
 
@@ -262,7 +263,7 @@ def features_named(names: Sequence[str], columns: Sequence[str], *, source: str)
 def _of_name(name: str, columns: Sequence[str], source: str) -> list[Feature]:
     column, at, timeframe = name.partition("@")
     if name.startswith(FEATURE_PREFIX) and not columns:
-        raise UserError(f"{source} has no column that begins with {FEATURE_PREFIX}; name other features.")
+        raise UserError(f"{source} has no column that begins with {FEATURE_PREFIX}; use other features.")
     if column == f"{FEATURE_PREFIX}*":
         return [feature for each in columns for feature in make_features(f"{each}{at}{timeframe}")]
     if name.startswith(FEATURE_PREFIX) and column not in columns:
@@ -271,7 +272,7 @@ def _of_name(name: str, columns: Sequence[str], source: str) -> list[Feature]:
 
 
 def values_of(feature: Feature, bars_of: BarsOf) -> FloatArray:
-    """The values of a feature at the own bars of an asset. Raises UserError as `compute_features`."""
+    """The values of a feature at the bars of an asset. Raises UserError as `compute_features`."""
     if feature.timeframe is None:
         return _checked(feature, bars_of)
     longer, latest = bars_of.longer(feature.name, timeframe_ns(feature.timeframe))
@@ -289,7 +290,8 @@ def _checked(feature: Feature, bars_of: BarsOf) -> FloatArray:
         values = np.asarray(feature.compute(*arguments), dtype=np.float64)
     if values.shape != (n_bars,):
         raise UserError(
-            f"{feature.name} must give one value per bar, ({n_bars},), but gave {values.shape}; let it begin with NaN."
+            f"{feature.name} must return one value per bar, ({n_bars},), but returned {values.shape}; fill the first "
+            "values with NaN."
         )
     usable = is_usable(values)
     if not usable.all():
@@ -301,15 +303,15 @@ def _checked(feature: Feature, bars_of: BarsOf) -> FloatArray:
 
 
 def is_usable(values: FloatArray) -> NDArray[np.bool_]:
-    """Which values are numbers that a feature may have after its warm-up."""
+    """Which values are valid after the warm-up of a feature."""
     return np.abs(values) < _LARGEST
 
 
 def unusable(feature: Feature, symbol: str, value: float, time: np.datetime64) -> UserError:
-    """The error about a value after a feature's first that is none."""
+    """The error about an invalid value after the first value of a feature."""
     return UserError(
         f"{feature.name} of {symbol} is {value:g} at {as_text(time)}, but after its first value a feature must be a "
-        f"number below {_LARGEST:g}; fix the bars it is computed from, or leave it out."
+        f"number below {_LARGEST:g}; fix the bars that it is computed from, or leave it out."
     )
 
 
@@ -321,13 +323,13 @@ def _too_few(market: MarketData, features: Sequence[Feature]) -> UserError:
     longest = max(features, key=in_time)
     of_length = f" of {longest.timeframe}" if longest.timeframe else ""
     return UserError(
-        f"The bars of {market.source} are too few: {market.n_bars:,}, but feature {longest.name} needs "
+        f"{market.source} has too few bars: {market.n_bars:,}, but feature {longest.name} needs "
         f"{longest.warm_up + 1:,}{of_length} of an asset; use more bars, or choose features with a shorter span."
     )
 
 
 def _carry_to_timeline(own_values: FloatArray, own: NDArray[np.bool_]) -> FloatArray:
-    """Values of an asset's own bars on the market's timeline, each carried to the asset's next bar; NaN before."""
+    """Values at an asset's bars, carried forward on the market's timeline; NaN before its first bar."""
     if own.all():
         return own_values
     if not len(own_values):  # the asset is not listed yet

@@ -1,7 +1,7 @@
-"""What the bars of an asset bring that their past does not tell: innovations of return, range and volume.
+"""Innovations of return, range and volume: the part of each bar that the past of the asset does not explain.
 
-Features of honest data tell nothing of the innovations to come, however much they tell of a market that trends, reverts
-or clusters. T bars of one asset.
+Honest features do not predict later innovations, even in a market that trends, reverts or clusters. T bars of one
+asset.
 """
 
 from dataclasses import dataclass, field
@@ -18,23 +18,24 @@ _MOST_LAGS = 20
 _MEANS = (5, 20, 100, 300, 1000, 5000)
 _TRENDS = (3, 10, 30, 100, 300, 1000)
 _VOLATILITY_BARS = 50
-# A move counts as at most so many deviations, so that single bars decide nothing.
+# Moves are clipped to this many deviations, so that single bars decide nothing.
 _LARGEST = 6.0
-# Bars that a mean of a time of the day or the week needs; coarser times are used otherwise.
+# Bars that the mean of a time of day or week needs; otherwise coarser times are used.
 _FEWEST_OF_TIME = 200
 _FEWEST_OF_COARSE_TIME = 20
 _HALF_HOUR, _HOUR, _DAY = (minutes * 60 * 10**9 for minutes in (30, 60, 1440))
-# More bars than these are looked at in stretches: a look takes no longer for more bars.
+# More bars than these are measured in stretches, which bounds the time.
 _MOST_AT_ONCE, _STRETCH, _N_STRETCHES = 40_000, 10_000, 4
-# If the past explains this much of the variance, what is left is rounding.
+# If the past explains this much of the variance, the rest is rounding.
 _ALL = 0.98
 
 
 @dataclass(frozen=True, eq=False)
 class Innovations:
-    """of: by target, (T,): ranks of what is left of it, with mean 0 and variance 1. moves: of returns, before ranking.
+    """Innovations of the bars of an asset.
 
-    explained: fraction of the variance of returns that the past explains. present: (T, K), what is known of each bar
+    of: by target, (T,), ranks of the residuals, with mean 0 and variance 1. moves: residuals of returns before ranking.
+    explained: fraction of the variance of returns that the past explains. present: (T, K), information about each bar
     at its close. A target that does not vary, or that the past explains fully, is left out.
     """
 
@@ -55,7 +56,7 @@ class Innovations:
 
     @cached_property
     def stretches(self) -> list[tuple[int, "Innovations"]]:
-        """The first bar of each and its innovations: all bars or, of very many, four stretches of them."""
+        """(first bar, innovations) of each stretch: all bars, or four stretches if there are very many bars."""
         n = len(self.moves)
         if n <= _MOST_AT_ONCE:
             return [(0, self)]
@@ -70,15 +71,15 @@ class Innovations:
 
     @cached_property
     def transforms(self) -> dict[str, NDArray[np.complex128]]:
-        """Of each, its Fourier transform, padded so that no lead wraps around."""
+        """The Fourier transform of each target, padded so that no lead wraps around."""
         size = padded_size(len(self.moves))
         return {name: np.fft.rfft(values, size) for name, values in self.of.items()}
 
 
 def innovations(bars: Bars) -> Innovations:
-    """What is left of each bar after a regression on the bars before it and on the time of the day and the week.
+    """The residuals of a regression of each bar on earlier bars and on the time of day and week.
 
-    Lags, means over up to 5,000 bars and distances from trends are the regressors, as many as T allows.
+    Regressors are lags, means over up to 5,000 bars and distances from trends, as many as T allows.
     """
     n = len(bars.close)
     prices = np.log(bars.close)
@@ -110,7 +111,7 @@ def innovations(bars: Bars) -> Innovations:
 
 
 def residuals(values: FloatArray, regressors: list[FloatArray]) -> FloatArray:
-    """What is left of values (n,) after least squares on the regressors, each (n,)."""
+    """The residuals of values (n,) after least squares on the regressors, each (n,)."""
     columns = np.column_stack(regressors)
     columns = columns / np.maximum(np.sqrt((columns**2).mean(axis=0)), 1e-150)
     gram = columns.T @ columns + 1e-10 * len(values) * np.eye(columns.shape[1])  # regressors may depend on each other
@@ -119,7 +120,7 @@ def residuals(values: FloatArray, regressors: list[FloatArray]) -> FloatArray:
 
 
 def ranks(values: FloatArray) -> FloatArray:
-    """Ranks from 0.5 to n - 0.5; equal values share their mean rank."""
+    """Ranks from 0.5 to n - 0.5; equal values get their mean rank."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranked: FloatArray = (np.cumsum(counts) - counts / 2)[which]
     return ranked
@@ -132,7 +133,7 @@ def centred_ranks(values: FloatArray) -> FloatArray:
 
 
 def lagged(values: FloatArray, k: int) -> FloatArray:
-    """The values k bars before; 0 for the first k bars."""
+    """The values k bars earlier; 0 for the first k bars."""
     before = np.zeros_like(values)
     before[k:] = values[: len(values) - k]
     return before
@@ -143,12 +144,12 @@ def padded_size(n: int) -> int:
 
 
 def _moves(prices: FloatArray) -> FloatArray:
-    """Log returns in units of their deviation over the bars before."""
+    """Log returns in units of their deviation over earlier bars."""
     returns = np.diff(prices, prepend=prices[:1])
     usual = np.sqrt(lagged(_mean_so_far(returns**2, _VOLATILITY_BARS), 1))
     whole = returns.std()
     usual[:_VOLATILITY_BARS] = whole
-    # A market that stood still for a while has a volatility of 0.
+    # A market without moves for a while has a volatility of 0.
     return np.clip(returns / np.maximum(usual, 0.05 * whole + 1e-150), -_LARGEST, _LARGEST)
 
 
@@ -168,7 +169,7 @@ def _mean_so_far(values: FloatArray, span: int) -> FloatArray:
 
 
 def _seasons(times: NDArray[np.datetime64]) -> list[NDArray[np.int64]]:
-    """Groups of bars at the same time of the day, and of the week, (T,) each."""
+    """Groups of bars at the same time of day, and of week, (T,) each."""
     since = times.astype("datetime64[ns]").astype(np.int64)
     of_day, weekday = since % _DAY, since // _DAY % 7
     kinds = [[of_day, of_day // _HALF_HOUR], [weekday * 24 + of_day // _HOUR, weekday]]

@@ -1,7 +1,7 @@
-"""Columns that are a figure of later bars to the rank: of the next N bars, of the rest of a day, of the next week.
+"""Find columns that follow a figure of later bars in rank: of the next N bars, the rest of a day, the next week.
 
-A correlation needs many independent bars, and forty windows of 60 days are few. A column that was computed from later
-bars follows a figure of theirs at every bar, as no figure of the bars so far does; that shows in few windows.
+A correlation needs many independent bars, and forty windows of 60 days are few. But a column that was computed from
+later bars follows their figure at every bar, as no figure of the bars so far does, and that shows in few windows.
 M sampled bars, K figures.
 """
 
@@ -21,34 +21,37 @@ Rows = NDArray[np.int64]
 
 _N_SAMPLES = 512
 _FEWEST_SAMPLES = 100
-# Every horizon up to 25 bars, then those 4 % apart, with which a column of a horizon between two still agrees, and
-# round ones. The longest leave room for five windows.
+# Every horizon up to 25 bars, then horizons 4 % apart, close enough for columns between two of them, and round numbers.
+# The data must hold five windows of a horizon.
 _HORIZONS = sorted(
     {*range(1, 26), *(round(25 * 1.04**k) for k in range(104)), 60, 120, 240, 250, 252, 260, 390, 480, 780, 1440}
 )
 _FEWEST_WINDOWS = 5
-# Rank correlation, as a part of the largest that the column's equal values allow, and its standard errors among as many
+# Rank correlation as a fraction of the largest that the column's equal values allow, and its standard errors for as many
 # bars as there are windows.
 _FOLLOWS = 0.95
 _STANDARD_ERRORS = 7.0
-# No figure of the bars so far comes as close: what it misses is so many times as much.
+# The best figure of the bars so far must miss this many times as much.
 _TIMES_BETTER = 4.0
-# Columns that begin in the same twentieth of the data share their figures.
+# Columns that begin in the same twentieth of the data use the same figures.
 _N_BEGINNINGS = 20
-# Bits of a column's runs of equal values; a match of fewer may be chance.
+# Bits of a column's runs of equal values; a match with fewer may be chance.
 _FEWEST_BITS = 30.0
-# The variance of the ranks of a figure, as a part of that if no two of its values were equal.
+# The variance of a figure's ranks, as a fraction of that without equal values.
 _FEWEST_DIFFERENT = 0.9
 # Of rank correlations in single precision.
 _ROUNDING = 1e-5
-# The part of the sampled bars at which a column must be known.
+# Fraction of the sampled bars at which a column must be known.
 _FEWEST_KNOWN = 0.9
 
 
 @dataclass(frozen=True, eq=False)
 class _Figures:
-    """ranked, ordered: float32 (K, M), ranks of the figures with mean 0, as they stand and sorted; names and windows:
-    (K,), what a figure is of, and how many windows of its length the data have."""
+    """Figures at sampled bars.
+
+    ranked, ordered: float32 (K, M), ranks of the figures with mean 0, in order of time and sorted. names: of the
+    figures. windows: (K,), how many windows of its length the data hold.
+    """
 
     rows: Rows
     names: list[str]
@@ -63,12 +66,12 @@ class LaterFigures:
     def __init__(self, known: Innovations, every: Sequence[Periods]) -> None:
         self._bars = known.bars
         self._every = every
-        self._is_news = "return" in known.of  # else the past holds all that comes
+        self._is_news = "return" in known.of  # otherwise the past explains all later bars
         self._made: dict[int, list[_Figures]] = {}
         self._past: dict[_Figures, _Figures] = {}
 
     def told(self, values: FloatArray) -> Foresight | None:
-        """What of later bars a column, (T,), follows; None if nothing."""
+        """The figure of later bars that a column, (T,), follows; None if there is none."""
         there = np.isfinite(values)
         if not self._is_news or not there.any():
             return None
@@ -96,7 +99,7 @@ class LaterFigures:
             if last - first < _FEWEST_WINDOWS:
                 continue
             rows = np.arange(start[first], start[last])
-            rows = _sample(rows[start[periods.of[rows] + 1] > rows + 1])  # something of its period comes after
+            rows = _sample(rows[start[periods.of[rows] + 1] > rows + 1])  # bars with later bars in their period
             of = periods.of[rows]
             windows = {
                 f"the rest of the {periods.name}": (rows + 1, start[of + 1]),

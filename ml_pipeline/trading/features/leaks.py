@@ -1,11 +1,10 @@
-"""Checks the features in use for look-ahead, on the data in use.
+"""Check the features in use for look-ahead, on the data in use.
 
-1. A feature is computed three times: with every bar after some t changed, and without them; up to t it keeps its bits.
-2. A user's function is also run on the bars so far, where it can reach no others: see `causality_check`.
-3. Columns of the data, and functions that may have later bars from elsewhere, may not tell more of bars to come than
-   what is known at their bar can: see `foresight`, `period_ends` and `later_figures`. Functions that 1 and 2 have shown
-   to see no later bars, and built-in features, are not measured; if the past of the market predicts it, a warning says
-   so.
+1. A feature is computed again with changed bars after some t, and without them; its values up to t must not change.
+2. A user's function is also run in a process that has no later bars: see `causality_check`.
+3. Columns of the data, and functions that may get later bars from elsewhere, must not predict later bars better than
+   information at their bar can: see `foresight`, `period_ends` and `later_figures`. Built-in features, and functions
+   that pass 1 and 2, are not measured. A warning reports a market whose past predicts it.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,15 +24,16 @@ from ml_pipeline.trading.market.columns import FEATURE_PREFIX
 from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.times import as_text
 
-# So many bars before and after a bar are tested with it, and more where features need more to warm up: a test takes no
-# longer for more bars.
+# Bars before and after a sampled bar that are tested with it, or more if features need a longer warm-up. It bounds the
+# time of a test.
 _REACH = 20_000
-# Bars whose relation to features is measured at once.
+# Most bars that are measured at once.
 _MOST_AT_ONCE = 524_288
 _FEWEST_BARS = 60
-# Fraction of the variance of returns that the past explains; of real markets it is 0.04 at most.
+# Fraction of the variance of returns explained by the past above which a market is predictable; in real markets at most
+# 0.04 was seen.
 _PREDICTABLE = 0.15
-# Files that are named.
+# Most files that a message names.
 _MOST_NAMED = 5
 
 
@@ -41,10 +41,10 @@ _MOST_NAMED = 5
 class FeatureWarning:
     """A doubt about features that no test could settle.
 
-    kind: "later bars": they tell more of what comes than honest features do; "files": they read files, the network or
-    other programs, which may hold later bars; "unchecked": a test was left out, or saw only a part; "predictable": they
-    cannot hold later bars, but the market can be predicted by them. features: by name, without the symbol.
-    accepted: why the user trusts them all the same, by `accept_feature`; None: not accepted.
+    kind: "later bars": they predict later bars better than honest features do; "files": they read files, the network
+    or other programs, which may hold later bars; "unchecked": a test was left out or covered only a part;
+    "predictable": the past of the market predicts it. features: names without the symbol.
+    accepted: the user's reason from `accept_feature`; None: not accepted.
     """
 
     kind: Literal["later bars", "files", "unchecked", "predictable"]
@@ -54,11 +54,11 @@ class FeatureWarning:
 
     @property
     def is_doubt(self) -> bool:
-        """Whether results may be wrong by it: it is about later bars or files, and not accepted."""
+        """Whether results may be wrong because of it: it concerns later bars or files, and is not accepted."""
         return self.kind in {"later bars", "files"} and self.accepted is None
 
     def record(self) -> dict[str, Any]:
-        """As JSON has it: kind, features, sentence, accepted and is_doubt."""
+        """A JSON object: kind, features, sentence, accepted and is_doubt."""
         return {**asdict(self), "features": [*self.features], "is_doubt": self.is_doubt}
 
 
@@ -72,8 +72,8 @@ def check_features(
 ) -> tuple[FeatureWarning, ...]:
     """Warnings about features that may see ahead. `table` holds the features `names` of `market`.
 
-    accepted: reasons by the name of a feature: what is measured of it is then a warning, never an error.
-    Raises UserError, with its name, about a feature that does see ahead.
+    accepted: reasons by feature name; measurements of such a feature are warnings and never errors.
+    Raises UserError, with its name, about a feature that sees ahead.
     """
     accepted = accepted or {}
     _require_observed(accepted, market, table)
@@ -83,14 +83,14 @@ def check_features(
         changed = with_future_changed(part, its_t, generator)
         _refuse_different(part, its_table, its_t, compute_features(changed, names), "changes with")
         cut = compute_features(part.bars(0, its_t + 1), names)
-        _refuse_different(part, its_table, its_t, cut, "is another without")
+        _refuse_different(part, its_table, its_t, cut, "is different without")
     functions = [name for name in names if is_function(name)]
     alone = [name for name in functions if runs_alone(name)]
     warnings, unseen = _about_functions(market, alone, table) if alone else ([], [])
     if more := [name for name in functions if name not in alone]:
         sentence = (
-            f"{', '.join(more)} ask for longer bars or for all symbols: look-ahead was looked for on changed and on "
-            f"cut data at {n_samples} bars, not where later bars cannot be reached"
+            f"{', '.join(more)} use longer bars or all symbols, so they were checked for look-ahead with changed and "
+            f"truncated data at {n_samples} bars, and not in a process without later bars"
         )
         warnings.append(FeatureWarning("unchecked", tuple(more), sentence))
     warnings += _about_foresight(market, table, accepted, {*unseen, *more})
@@ -98,7 +98,7 @@ def check_features(
 
 
 def _require_observed(accepted: Mapping[str, str], market: MarketData, table: FeatureTable) -> None:
-    """Raise UserError about an accepted feature that is none of the table's."""
+    """Raise UserError about an accepted feature that is not observed."""
     observed = {column.removeprefix(f"{symbol}:") for column in table.columns for symbol in market.symbols}
     for name in accepted:
         if name not in observed:
@@ -116,7 +116,7 @@ def _with_reason(warning: FeatureWarning, accepted: Mapping[str, str]) -> Featur
 def _around(
     market: MarketData, names: Sequence[str], table: FeatureTable, t: int
 ) -> tuple[MarketData, FeatureTable, int]:
-    """(market, its features, t) of the bars around t: as many as features need to warm up there, or all if few."""
+    """(market, its features, t) of the bars around t: enough for the warm-up of features, or all if there are few."""
     reach = max(_REACH, 4 * table.first_bar)
     if market.n_bars <= 2 * reach:
         return market, table, t
@@ -126,36 +126,36 @@ def _around(
 
 
 def _refuse_different(market: MarketData, table: FeatureTable, t: int, other: FeatureTable, how: str) -> None:
-    """Refuse a feature whose values up to t are not those of `other`, which was computed from other bars after t."""
+    """Refuse a feature whose values up to t differ from `other`, which was computed from different bars after t."""
     same = _same_bits(table.values[: t + 1], other.values[: t + 1])
     if not same.all():
         row, column = np.argwhere(~same)[0]
         raise UserError(
             f"Feature {table.columns[column]} sees ahead (or is random): its value at {as_text(market.times[row])} "
-            f"{how} the bars after {as_text(market.times[t])}; compute it only from each bar and the bars before it."
+            f"{how} the bars after {as_text(market.times[t])}; compute it only from each bar and earlier bars."
         )
 
 
 def _about_functions(
     market: MarketData, functions: Sequence[str], table: FeatureTable
 ) -> tuple[list[FeatureWarning], list[str]]:
-    """Warnings, and the functions that may have later bars from elsewhere."""
+    """Warnings, and the functions that may get later bars from elsewhere."""
     runs = refuse_what_sees_ahead(market, functions, table)
     warnings, unseen = [], []
     named = ", ".join(functions)
     if runs.opened:
         unseen = [*functions]
         shown = ", ".join(runs.opened[:_MOST_NAMED])
-        sentence = f"{named} read from {shown}: nothing here can tell whether later bars are in there"
+        sentence = f"{named} read from {shown}, which may contain later bars; no check can exclude it"
         warnings.append(FeatureWarning("files", tuple(functions), sentence))
     if not runs.watched:
         sentence = (
-            f"{named} ran where this system does not tell what native libraries and other programs open: files that "
-            "they read are not named"
+            f"{named} ran on a system that does not report files opened by native libraries and other programs, so "
+            "such files are not named"
         )
         warnings.append(FeatureWarning("unchecked", tuple(functions), sentence))
     if not runs.every_bar:
-        sentence = f"{named} took too long to be run at every bar; look-ahead was looked for at {runs.n_cuts:,} of them"
+        sentence = f"{named} took too long to run at every bar, so {runs.n_cuts:,} bars were checked for look-ahead"
         warnings.append(FeatureWarning("unchecked", tuple(functions), sentence))
     return warnings, unseen
 
@@ -163,9 +163,9 @@ def _about_functions(
 def _about_foresight(
     market: MarketData, table: FeatureTable, accepted: Mapping[str, str], unseen: Collection[str]
 ) -> list[FeatureWarning]:
-    """Raise UserError for a column that is impossible without later bars; warnings about unlikely ones.
+    """Raise UserError for a column that is impossible without later bars; return warnings about unlikely ones.
 
-    unseen: functions that are measured as columns are.
+    unseen: functions that are measured like columns.
     """
     warnings: dict[tuple[str, str], FeatureWarning] = {}
     for part, values in _parts(market, table):
@@ -179,7 +179,7 @@ def _about_foresight(
             if known.explained >= _PREDICTABLE:
                 sentence = (
                     f"{symbol} can be predicted: its past explains {known.explained:.0%} of the variance of the next "
-                    "bar's return, as of smoothed, averaged or rounded prices; perhaps no trade was made at these"
+                    "bar's return, as in smoothed, averaged or rounded prices, at which perhaps nobody could trade"
                 )
                 warnings.setdefault((symbol, "predictable"), FeatureWarning("predictable", (), sentence))
             measured = [c for c in columns if plain[c].startswith(FEATURE_PREFIX) or plain[c] in unseen]
@@ -193,9 +193,9 @@ def _about_foresight(
                 found = next((each for each in every if each.impossible), every[0])
                 if found.impossible and name not in accepted:
                     raise UserError(
-                        f"Feature {symbol}:{name} {found.sentence}, so it was made from later bars; move it forward "
-                        "until each value was known when its bar closed, or leave it out. If each was known, "
-                        f'--accept-feature {name} "why" trains with it and keeps the reason in the run.'
+                        f"Feature {symbol}:{name} {found.sentence}, so it was computed from later bars; shift it so "
+                        "that each value was known when its bar closed, or leave it out. If each value was known, "
+                        f'--accept-feature {name} "why" trains with it and stores the reason in the run.'
                     )
                 sentence = f"{symbol}:{name} {found.sentence}: was each value known when its bar closed?"
                 warnings.setdefault((symbol, name), FeatureWarning("later bars", (name,), sentence))
@@ -203,7 +203,7 @@ def _about_foresight(
 
 
 def _parts(market: MarketData, table: FeatureTable) -> Iterator[tuple[MarketData, FloatArray]]:
-    """The bars and their features; of very many the first, those in the middle and the last."""
+    """The bars and their features; if there are very many, the first, the middle and the last."""
     if market.n_bars <= _MOST_AT_ONCE:
         yield market, table.values
         return
@@ -213,7 +213,7 @@ def _parts(market: MarketData, table: FeatureTable) -> Iterator[tuple[MarketData
 
 
 def with_future_changed(market: MarketData, t: int, generator: np.random.Generator) -> MarketData:
-    """The market with other prices, volumes, quotes and columns in the bars after t."""
+    """The market with different prices, volumes, quotes and columns in the bars after t."""
 
     def changed(values: FloatArray) -> FloatArray:
         values = values.copy()

@@ -1,7 +1,7 @@
-"""Columns that hold one value for each hour, day, week or month: whether they tell of its end from its beginning on.
+"""Check columns with one value per hour, day, week or month: does the value contain the end of its period?
 
 Such a column is honest if its value was known when its period began. A value of the whole period, joined to the bars by
-date, is better explained by the end of the period than by its first bar and the periods before.
+date, is better explained by the end of the period than by its first bar and earlier periods.
 """
 
 import math
@@ -18,20 +18,20 @@ from ml_pipeline.trading.market.timeframes import Timing
 
 _HOUR = 3_600 * 10**9
 _FEWEST_PERIODS = 5
-# Periods for a correlation that the past is taken out of.
+# Fewest periods for a correlation without the effect of the past.
 _FEWEST_FOR_CORRELATION = 15
 _FEWEST_BARS = 2.5
-# A column has one value per period if it changes at the start of at least so many, and within periods at most twice for
-# a hundred of these changes.
+# A column has one value per period if it changes at the start of at least this fraction of the periods, and within
+# periods at most twice for a hundred of these changes.
 _MOST_CHANGES_WITHIN = 0.02
 _FEWEST_CHANGES = 0.15
-# Chance of a correlation this large among honest columns, for each of some twelve tests of a column.
+# Probability of a correlation this large for an honest column, for each of about twelve tests of a column.
 _UNLIKELY_CHANCE, _IMPOSSIBLE_CHANCE = 1e-6, 1e-9
-# Honest forecasts of returns stay far below; of range and volume, implied volatility and calendars tell some.
+# Honest forecasts of returns stay far below. Implied volatility and calendars predict some of range and volume.
 _UNLIKELY = {"return": 0.35, "range": 0.6, "volume": 0.6}
 _IMPOSSIBLE = {"return": 0.5, "range": 0.85, "volume": 0.85}
-# A value is of its period if a line through a figure of the period leaves so little of its variance, and a line through
-# any figure known before leaves a hundred times as much.
+# A value is a figure of its period if a linear fit to that figure leaves at most this fraction of its variance, and a fit
+# to any figure known earlier leaves a hundred times as much.
 _ROUNDING = 1e-6
 _MORE_THAN_ROUNDING = 100.0
 
@@ -40,9 +40,9 @@ _MORE_THAN_ROUNDING = 100.0
 class Periods:
     """P periods of the bars of an asset. of: (T,), the period of each bar. first: (P,), its first bar.
 
-    ahead: by target, (P,): what comes after the first bar, of returns their innovations. before: (P, K), what is known
-    at the close of that bar. figures: by name, (P,), of whole periods. known_figures: of the first bars and of the
-    periods before.
+    ahead: by target, (P,): the figures after the first bar, with innovations for returns. before: (P, K), information
+    at the close of the first bar. figures: by name, (P,), of whole periods. known_figures: of first bars and earlier
+    periods.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Periods:
 
 
 def periods_of(known: Innovations, timing: Timing) -> list[Periods]:
-    """The hours, days, weeks, months and quarters of which the bars make at least five, of some bars each."""
+    """The hours, days, weeks, months and quarters, if there are at least five with several bars each."""
     bars = known.bars
     days, since_opening, _ = timing.clock.days(timing.opens(bars.times))
     months = days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
@@ -76,7 +76,7 @@ def periods_of(known: Innovations, timing: Timing) -> list[Periods]:
 
 
 def told_of_period(values: FloatArray, known: Innovations, every: list[Periods]) -> Foresight | None:
-    """The worst excess of a column, (T,), about the ends of its periods; None if it has no period or tells nothing."""
+    """The worst excess of a column, (T,), about the ends of its periods; None if it has no period or no excess."""
     worst: Foresight | None = None
     prices = np.log(known.bars.close)
     for form in _constant_forms(values, known.bars.close):
@@ -91,7 +91,7 @@ def told_of_period(values: FloatArray, known: Innovations, every: list[Periods])
 
 
 def _constant_forms(values: FloatArray, close: FloatArray) -> Iterator[FloatArray]:
-    """The values, and what is constant in a period if they are a distance to its end: in money, in logs, as a ratio."""
+    """The values, and forms that are constant in a period if they are a distance to its end: money, log or ratio."""
     prices = np.log(close)
     yield from (values, close + values, close - values, prices + values, prices - values)
     least = np.nanmin(values, initial=np.inf)
@@ -107,7 +107,7 @@ def _periods(name: str, known: Innovations, first: NDArray[np.int64]) -> Periods
     volume = np.add.reduceat(bars.volume, first)
     opened, closed, begun = bars.open[first], bars.close[last], bars.close[first]
     before = np.concatenate([opened[:1], closed[:-1]])
-    # After the first bar: a period of one bar has nothing ahead.
+    # A period of one bar has nothing after its first bar.
     rows = np.arange(len(bars.close))
     later = ~np.isin(rows, first[second > first])
     high_ahead = np.maximum.reduceat(np.where(later, bars.high, bars.close), first)
@@ -153,7 +153,7 @@ def _periods(name: str, known: Innovations, first: NDArray[np.int64]) -> Periods
 
 
 def _before(ahead: Mapping[str, FloatArray], figures: Mapping[str, FloatArray]) -> FloatArray:
-    """What forecasts of a period may use: its first bar, and returns, ranges and volumes of those before."""
+    """Information for honest forecasts of a period: its first bar, and returns, ranges and volumes of earlier periods."""
     columns = [figures["gap"], np.log(figures["first close"] / figures["open"]), figures["first volume"]]
     columns.append(np.log(figures["first high"] / figures["first low"]))
     n = len(figures["gap"])
@@ -170,7 +170,7 @@ def _mean(values: FloatArray, span: int) -> FloatArray:
 
 
 def _its_periods(values: FloatArray, every: list[Periods]) -> Periods | None:
-    """Those at whose starts it changes most often, if it hardly changes within any; the longer ones of two alike."""
+    """The periods at whose starts the values change most often, if they hardly change within them; longer ones win."""
     known = np.isfinite(values)
     known[1:] &= known[:-1]
     known[:1] = False
@@ -188,7 +188,7 @@ def _its_periods(values: FloatArray, every: list[Periods]) -> Periods | None:
 
 
 def _copies(values: FloatArray, periods: Periods) -> Iterator[Foresight]:
-    """A value that is a figure of its whole period, but for scale and rounding."""
+    """The excess of a value that is a figure of its whole period, up to scale and rounding."""
     told = values[periods.first]
     inner = np.isfinite(told)
     inner[[0, -1]] = False  # the last period may not be over, the first not begun
@@ -205,7 +205,7 @@ def _copies(values: FloatArray, periods: Periods) -> Iterator[Foresight]:
 
 
 def _left_by_line(told: FloatArray, figure: FloatArray) -> float:
-    """The part of a variance that a line leaves; 1 if the figure does not vary."""
+    """The fraction of the variance that a linear fit leaves; 1 if the figure does not vary."""
     if not np.ptp(figure) > 0:
         return 1.0
     slope, _ = np.polyfit(x := figure - figure.mean(), y := told - told.mean(), 1)
@@ -236,7 +236,7 @@ def _correlations(values: FloatArray, prices: FloatArray, periods: Periods) -> I
             if rest.var() < 1e-6:
                 continue
             correlation = float(np.corrcoef(own, rest)[0, 1])
-            # Fisher's transformation; its normal tail is close enough at the sizes asked for.
+            # Fisher's transformation; its normal tail is accurate enough at these sizes.
             deviations = math.atanh(min(abs(correlation), 1 - 1e-12)) * math.sqrt(max(free - 1, 1))
             chance = math.erfc(deviations / math.sqrt(2))
             if chance < _UNLIKELY_CHANCE and abs(correlation) >= _UNLIKELY[target]:

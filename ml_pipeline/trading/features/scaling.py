@@ -12,13 +12,13 @@ from ml_pipeline.trading.market.data import FloatArray
 
 # A column whose deviation is below this fraction of its mean is constant, and is scaled to 0.
 _CONSTANT = 1e-12
-# So many rows are scaled at a time, so that a large market needs no second copy of its features.
+# Rows that are scaled at a time, so that a large market needs no second copy of its features.
 _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureScaler:
-    """mean, deviation: float64 (D,), of the rows it was fitted on. clip: the largest absolute scaled value."""
+    """Scales features. mean, deviation: float64 (D,), of the fitted rows. clip: the largest absolute scaled value."""
 
     mean: FloatArray
     deviation: FloatArray
@@ -67,7 +67,7 @@ class FeatureScaler:
 
 
 class OutOfRange(NamedTuple):
-    """A value outside low..high, the range in which its column was seen."""
+    """A value outside low..high, the range of its column in training."""
 
     column: str
     value: float
@@ -77,7 +77,7 @@ class OutOfRange(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FeatureRanges:
-    """low, high: float64 (D,); NaN where a column had no value."""
+    """Ranges of features. low, high: float64 (D,); NaN for a column without values."""
 
     low: FloatArray
     high: FloatArray
@@ -93,7 +93,7 @@ class FeatureRanges:
 
     @classmethod
     def of_scaler(cls, scaler: FeatureScaler) -> "FeatureRanges":
-        """The values that a scaler does not clip: all that is known where a checkpoint holds no ranges."""
+        """The range that a scaler does not clip, for checkpoints without ranges."""
         reach = scaler.clip * scaler.deviation
         return cls(scaler.mean - reach, scaler.mean + reach)
 
@@ -103,12 +103,12 @@ class FeatureRanges:
         return [OutOfRange(columns[i], float(row[i]), float(self.low[i]), float(self.high[i])) for i in places.tolist()]
 
     def state(self) -> dict[str, Any]:
-        """The ranges as numbers and lists, for a checkpoint; None where a column had no value."""
+        """The ranges as numbers and lists, for a checkpoint; None for a column without values."""
         return {name: [None if np.isnan(v) else float(v) for v in getattr(self, name)] for name in ("low", "high")}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "FeatureRanges":
-        """The ranges with this `state()`. Raises UserError if they are none."""
+        """The ranges with this `state()`. Raises UserError if it is not one."""
         try:
             low, high = (np.array([np.nan if v is None else v for v in state[name]], float) for name in ("low", "high"))
             if low.shape != high.shape:

@@ -117,7 +117,7 @@ def test_a_replay_repeats_the_warnings_of_its_version_and_names_bars_that_were_t
     told = "\n".join(trading.told)
     assert "A feature may see ahead: X:feature_gap may hold later bars." in told
     assert "It was promoted despite this: it is known before the open." in told
-    assert "10 of the 60 bars were trained on (from 2024-03-04T23:00 to 2024-03-04T23:39)" in told
+    assert "10 of the 60 bars were used in training (from 2024-03-04T23:00 to 2024-03-04T23:39)" in told
 
 
 def test_a_session_that_has_ended_stays_as_it_is(tmp_path):

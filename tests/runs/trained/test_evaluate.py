@@ -132,4 +132,4 @@ def test_a_flag_of_the_market_is_refused_for_another_environment(tmp_path):
 def test_bars_that_the_policy_was_trained_on_are_named(checkpoint):
     assert "trained on" not in " ".join(_evaluate(checkpoint).notices)
     said = _evaluate(checkpoint, "--data", checkpoint.parent.parent / "trained_on.csv").notices[-1]
-    assert re.match(r"1\d\d of the 18\d bars were trained on \(from 2024-01-1", said)
+    assert re.match(r"1\d\d of the 18\d bars were used in training \(from 2024-01-1", said)

@@ -64,7 +64,7 @@ def test_a_few_lucky_days_are_told_with_their_error():
     assert result.findings == ()
     (phrase,) = result.uncertain
     assert re.fullmatch(r"a Sharpe ratio of 4\.5 ± [12]\.\d of daily returns \(above 4\)", phrase)
-    assert "; so few observations may be luck. Look for " in result.sentence()
+    assert "; with so few observations it may be luck. Look for " in result.sentence()
     assert implausible_result(_run(_normal(3.5, 60))) is None
 
 
@@ -170,13 +170,13 @@ def test_the_columns_of_a_feature_are_those_of_every_asset():
 
 def test_its_sentence():
     missed = Missed("feature_leak", 27.2, 0.031, 375)
-    causes = "a feature that sees ahead, wrong prices, or bars that it was trained on"
+    causes = "a feature that sees ahead, wrong prices, or training bars in the evaluation"
     assert ImplausibleResult(("a", "b"), missed=missed).sentence() == (
-        f"Implausible: a, b. Look for {causes}: without feature_leak the policy earns +3.1% in place of +2,720.0% "
+        f"Implausible: a, b. Look for {causes}: without feature_leak the policy earns +3.1% instead of +2,720.0% "
         "over 375 bars."
     )
     nothing = ImplausibleResult(("a",), missed=replace(missed, feature=None)).sentence()
-    assert nothing.endswith("; over 375 bars, the policy earns as much without any one of its features.")
+    assert nothing.endswith("; over 375 bars, the policy earns as much without any single feature.")
     assert ImplausibleResult(("a",)).sentence() == f"Implausible: a. Look for {causes}."
 
 

@@ -58,7 +58,7 @@ def test_it_is_one_file_with_every_part(evaluation, tmp_path):
         "Equity",
         "Drawdown",
         "Sharpe ratio, rolling over 500 bars",
-        "Volatility a year, rolling over 500 bars",
+        "Annual volatility, rolling over 500 bars",
         "Exposure",
         "Costs paid",
         "Profit by asset",

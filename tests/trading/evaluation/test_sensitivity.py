@@ -54,8 +54,8 @@ def test_the_break_even_fee_is_where_the_same_orders_earn_nothing(tiny_market):
     assert found.fee_bps == pytest.approx(f * 1e4, abs=TOLERANCE_BPS)
     assert 95 < f * 1e4 < 105  # far beyond the fees of the figure
     assert found.sentence() == (
-        f"The agent breaks even at a fee of {found.fee_bps:.1f} bps on what it trades (by its orders, run again at "
-        "other fees, to within 0.05 bps; there is no other cost)."
+        f"The agent breaks even at a fee of {found.fee_bps:.1f} bps (its orders run again at other fees, to within "
+        "0.05 bps; no other costs)."
     )
 
 
@@ -74,17 +74,17 @@ def test_slippage_and_spread_stay_on_and_are_named(tiny_market):
 def test_a_loss_without_fees_is_not_a_loss_without_costs(tiny_market):
     taken = _analyze(tiny_market(ZIGZAG), TradingRules(fill_at="close", slippage_bps=200), _knowing).break_even
     assert (taken.verdict, taken.fee_bps) == ("below zero without fees", None)
-    assert f"at no cost its orders earn +{100 * (1.02**30 - 1):.1f} %, but slippage of 200 bps take" in taken.sentence()
+    assert f"without costs its orders earn +{100 * (1.02**30 - 1):.1f} %, but slippage of 200 bps cost" in taken.sentence()
     against = _analyze(tiny_market(ZIGZAG), TradingRules(fill_at="close"), lambda seen: 3 - _knowing(seen)).break_even
     assert (against.verdict, against.fee_bps) == ("below zero without costs", None)
     free = f"{100 * (1.02**-29 - 1):+.1f} %"
-    assert f"it loses even when trading is free ({free} at no cost at all)" in against.sentence()
+    assert f"it loses even without any costs ({free})" in against.sentence()
 
 
 def test_a_policy_that_never_trades_has_no_break_even_fee(tiny_market):
     idle = _analyze(tiny_market(ZIGZAG), TradingRules(), lambda _: 1).break_even
     assert (idle.verdict, idle.fee_bps) == ("no trades", None)
-    assert idle.sentence() == "The agent never traded, so there is no fee at which it breaks even."
+    assert idle.sentence() == "The agent never traded, so it has no break-even fee."
 
 
 def test_what_earns_at_the_largest_fee_is_said_to(tiny_market):
@@ -127,9 +127,9 @@ def test_a_gain_of_late_orders_is_explained_by_the_prices_after_them(tiny_market
     assert (found.in_time, found.late) == (gain.by_delay[0], gain.by_delay[found.delay])
     assert found.late > 0 > found.in_time
     assert found.errors > 2
-    assert "more than luck brings" in found.sentence()
+    assert "more than chance explains" in found.sentence()
     assert found.sentence() == gain.sentences()[1]
-    assert f"in place of {100 * math.expm1(found.in_time):+.1f} %" in found.sentence()
+    assert f"instead of {100 * math.expm1(found.in_time):+.1f} %" in found.sentence()
 
 
 def test_orders_that_lose_by_coming_late_need_no_explanation(tiny_market):
@@ -141,6 +141,7 @@ def test_orders_that_lose_by_coming_late_need_no_explanation(tiny_market):
 def test_a_gain_within_luck_is_called_luck():
     gain = LateGain(2, in_time=math.log(13.008), late=math.log(21.58), n_orders=104, errors=1.36)
     assert gain.sentence() == (  # ln(21.58 / 13.008) / 104 = 0.0049
-        "Orders 2 bars late would have earned +2,058.0 % in place of +1,200.8 %: right after an order, prices moved "
-        "against it by 0.49 % of the account, the mean of 104 orders. That is 1.4 standard errors, as luck brings it."
+        "Orders 2 bars late would have earned +2,058.0 % instead of +1,200.8 %: right after an order, prices moved "
+        "against it by 0.49 % of the account (mean of 104 orders). This is 1.4 standard errors, within the range of "
+        "chance."
     )

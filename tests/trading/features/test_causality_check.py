@@ -178,7 +178,7 @@ def test_a_program_and_a_module_of_numbers_are_named(checked, tmp_path, monkeypa
 
 
 def test_a_function_may_fail_before_its_first_value_and_not_after(checked):
-    with pytest.raises(UserError, match=r"only_whole fails where only the bars up to 1960-01-01 are there: .*too few"):
+    with pytest.raises(UserError, match=r"only_whole fails from only the bars up to 1960-01-01: .*too few"):
         checked("only_whole")
 
 

@@ -128,5 +128,5 @@ def test_unknown_features(name, sentence):
 
 @pytest.mark.parametrize("n_bars", [1, 2, 25])
 def test_fewer_bars_than_the_longest_feature_needs(n_bars):
-    with pytest.raises(UserError, match=f"bars of the market are too few: {n_bars}, but feature macd needs 26"):
+    with pytest.raises(UserError, match=f"the market has too few bars: {n_bars}, but feature macd needs 26"):
         compute_features(_market(np.ones(n_bars)), ["log_return_1", "macd"])

@@ -82,7 +82,7 @@ def test_honest_features_pass(market):
 def test_functions_that_give_no_feature(market):
     with pytest.raises(UserError, match="my_features:gap of SYNTH1 is nan at 1960-01-12, but after its first value"):
         compute_features(market, ["my_features:gap"])
-    with pytest.raises(UserError, match=r"must give one value per bar, \(300,\), but gave \(299,\)"):
+    with pytest.raises(UserError, match=r"must return one value per bar, \(300,\), but returned \(299,\)"):
         compute_features(market, ["my_features:short"])
     sentence = (
         r"my_features:broken failed in line \d+ of my_features.py: AttributeError: 'Bars' object has no attribute"
@@ -144,7 +144,7 @@ def test_the_datas_own_columns_are_features(market):
 
 def test_a_column_that_no_feature_observes_is_named(market):
     mine = _with_column(market, market.volume)
-    said = "columns of the data that are not observed: feature_mine; --features names those to observe"
+    said = "columns of the data that are not observed: feature_mine; add them to --features"
     assert said in " ".join(TradingTask(TradingConfig(features=("rsi_14",)), market=mine).notices)
     for name in ("feature_mine", "feature_*"):
         assert "not observed" not in " ".join(

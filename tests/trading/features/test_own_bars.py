@@ -90,7 +90,7 @@ def test_a_timeframe_shorter_than_the_bars_is_refused():
     market = market_from_arrays(["A"], np.arange(50).astype("M8[D]"), np.ones(50))
     with pytest.raises(UserError, match=r"Feature rsi_14@1h needs bars .* those of the market have 1440 minutes; name"):
         compute_features(market, ["rsi_14@1h"])
-    with pytest.raises(UserError, match="are too few: 50, but feature rsi_14@1w needs 15 of 1w of an asset; use more"):
+    with pytest.raises(UserError, match="has too few bars: 50, but feature rsi_14@1w needs 15 of 1w of an asset; use more"):
         compute_features(market, ["rsi_14@1w"])
 
 
@@ -132,7 +132,7 @@ def test_functions_of_all_symbols_are_cut_and_tested_for_leaks_too():
     np.testing.assert_array_equal(compute_features(market.bars(0, 2000), names).values, whole.values[:2000])
     (warning,) = check_features(market, names, whole)
     assert warning.sentence.startswith(
-        "across_assets:over_average, across_assets:over_average@15m ask for longer bars or for all"
+        "across_assets:over_average, across_assets:over_average@15m use longer bars or all symbols"
     )
     leaking = ["across_assets:next_of_b"]
     with pytest.raises(UserError, match=r"Feature .:across_assets:next_of_b sees ahead"):

@@ -73,7 +73,7 @@ def _write(folder, *, n_bars=120, column=None, row=0, cell=""):
         (
             {"n_bars": 1},
             {},
-            "bars of prices.csv are too few: 1, but feature log_return_1 needs 2 of an asset; use more",
+            "prices.csv has too few bars: 1, but feature log_return_1 needs 2 of an asset; use more",
         ),
         ({"n_bars": 8}, {"window": 5}, "The split .* has 1 of .*, but a step needs 2; use more bars, shorten"),
         ({}, {"window": 200}, "The split train has 0 of the .* for features and window, .*; use more bars"),
