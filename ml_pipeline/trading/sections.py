@@ -41,7 +41,7 @@ def _reward(value: Any, source: Path) -> Flat:
 
 
 def _fee(setting: str) -> Reader:
-    """Read a cost, or a list of equal costs per symbol, as a fraction of traded value, and convert it to basis points."""
+    """Read a cost (or equal costs per symbol) as a fraction of traded value, and convert it to basis points."""
 
     def read(value: Any, source: Path) -> Flat:
         costs = {*value} if isinstance(value, list) else {value}

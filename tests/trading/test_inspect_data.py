@@ -145,7 +145,7 @@ def test_everything_that_training_would_refuse_is_said_at_once(tmp_path, capsys)
     assert main([str(path)]) == 1
     out = capsys.readouterr().out
     assert "A: 5 bars since 2024-01-01" in out
-    refused = out.partition("left out here:\n")[2].partition("\n\n")[0].splitlines()
+    refused = out.partition("--drop-bad-rows, as here:\n")[2].partition("\n\n")[0].splitlines()
     assert [line.strip().removeprefix("prices.csv row ").partition(";")[0] for line in refused] == [
         '7 (line 8): "someday" is not a time',
         "9 (line 10): tic is empty",
@@ -255,7 +255,9 @@ def test_severe_problems_stand_apart_and_all_rows_are_listed_if_asked(tmp_path, 
     out = capsys.readouterr().out
     assert f"lines {', '.join(str(line) for line in range(3, 42))}.\n" in out
     severe = out.partition("Problems that make results wrong:\n")[2].partition("\n\n")[0]
-    assert severe.startswith("  A: prices change as after an unadjusted 20:1 split at 2024-02-20\n    -> use adjusted prices, or")
+    assert severe.startswith(
+        "  A: prices change as after an unadjusted 20:1 split at 2024-02-20\n    -> use adjusted prices, or"
+    )
     main([str(tmp_path / "A.csv"), "--adjust-splits"])
     out = capsys.readouterr().out
     assert "Severe" not in out
@@ -273,7 +275,7 @@ def test_every_column_is_listed_with_what_became_of_it(tmp_path, capsys):
     assert (
         "prices.csv: 6 columns not used: the first (row numbers), Volume MA, VWAP (equal to close), "
         "Ignore (constant), id (no numbers), close_time (another time)\n"
-        "    -> to observe it, pass --columns 'feature_volume_ma=Volume MA' and add 'feature_*' to --features"
+        "    -> to observe it, pass --columns 'feature_volume_ma=Volume MA' --features 'feature_*'"
     ) in out
 
 

@@ -197,8 +197,12 @@ def test_an_unknown_split_and_an_unknown_symbol():
     ("n_bars", "config", "sentence"),
     [
         (1, CONFIG, "the built-in market has too few bars: 1, but feature rsi_14 needs 15"),
-        (20, CONFIG, "leaves 0 to the split validation"),
-        (40, replace(CONFIG, window=60), "The split train has 0 of the .* bars of .* after a warm-up of .* bars for features and window"),
+        (20, CONFIG, "The split validation has 0 of the 20 bars"),
+        (
+            40,
+            replace(CONFIG, window=60),
+            "The split train has 0 of the .* bars of .* after a warm-up of .* bars for features and window",
+        ),
     ],
 )
 def test_too_few_bars(n_bars, config, sentence):

@@ -62,8 +62,7 @@ class BreakEven:
             "above the largest fee": f"The agent gains at every fee up to {LARGEST_FEE_BPS:,.0f} bps ({by}; {kept}).",
             "below zero without fees": f"The agent has no break-even fee: without costs its orders earn {free}, but "
             f"{others} cost more.",
-            "below zero without costs": f"The agent has no break-even fee: it {loses} even without any costs "
-            f"({free}).",
+            "below zero without costs": f"The agent has no break-even fee: it {loses} even without any costs ({free}).",
         }[self.verdict]
 
 

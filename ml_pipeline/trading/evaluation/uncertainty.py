@@ -22,8 +22,8 @@ LEVEL = 0.95
 """Coverage of the intervals."""
 # Fewest observations for an interval.
 _FEWEST = 10
-# Limits of resampling: most and fewest resamples, most numbers in total, and most numbers at once. Short series get more
-# resamples. Over 125 bars, an upper bound of 10.3 of a Calmar ratio then varies by 0.1 (one deviation) between seeds;
+# Limits of resampling: most and fewest resamples, most numbers in total, and most numbers at once. Short series get
+# more resamples. Over 125 bars, an upper bound of 10.3 of a Calmar ratio varies by 0.1 (one deviation) between seeds;
 # over 1,800 bars, one of 1.59 by 0.04. An interval takes 0.2 s on a core.
 _MOST_RESAMPLES, _FEWEST_RESAMPLES, _WORK, _AT_ONCE = 20_000, 200, 4_000_000, 500_000
 

@@ -42,8 +42,8 @@ _FEWEST = 60
 _N_PARTS = 10
 _N_ROTATIONS = 19
 
-# One lead: the largest correlations of honest columns are 0.08 with returns and 0.19 with range and volume. A column that
-# rarely changes has few values to compare, so seasons that the past does not explain have more weight.
+# One lead: the largest correlations of honest columns are 0.08 with returns and 0.19 with range and volume. A column
+# that rarely changes has few values to compare, so seasons that the past does not explain have more weight.
 _OF_NEXT_BARS = 2
 _UNLIKELY_AT_LEAD = {"return": 0.12, "range": 0.3, "volume": 0.3}
 _UNLIKELY_AT_NEXT = {"return": 0.25, "range": 0.4, "volume": 0.4}

@@ -27,8 +27,8 @@ _HORIZONS = sorted(
     {*range(1, 26), *(round(25 * 1.04**k) for k in range(104)), 60, 120, 240, 250, 252, 260, 390, 480, 780, 1440}
 )
 _FEWEST_WINDOWS = 5
-# Rank correlation as a fraction of the largest that the column's equal values allow, and its standard errors for as many
-# bars as there are windows.
+# Rank correlation as a fraction of the largest that the column's equal values allow, and its standard errors for as
+# many bars as there are windows.
 _FOLLOWS = 0.95
 _STANDARD_ERRORS = 7.0
 # The best figure of the bars so far must miss this many times as much.

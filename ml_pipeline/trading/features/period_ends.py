@@ -30,8 +30,8 @@ _UNLIKELY_CHANCE, _IMPOSSIBLE_CHANCE = 1e-6, 1e-9
 # Honest forecasts of returns stay far below. Implied volatility and calendars predict some of range and volume.
 _UNLIKELY = {"return": 0.35, "range": 0.6, "volume": 0.6}
 _IMPOSSIBLE = {"return": 0.5, "range": 0.85, "volume": 0.85}
-# A value is a figure of its period if a linear fit to that figure leaves at most this fraction of its variance, and a fit
-# to any figure known earlier leaves a hundred times as much.
+# A value is a figure of its period if a linear fit to that figure leaves at most this fraction of its variance, and a
+# fit to any figure known earlier leaves a hundred times as much.
 _ROUNDING = 1e-6
 _MORE_THAN_ROUNDING = 100.0
 
@@ -153,7 +153,7 @@ def _periods(name: str, known: Innovations, first: NDArray[np.int64]) -> Periods
 
 
 def _before(ahead: Mapping[str, FloatArray], figures: Mapping[str, FloatArray]) -> FloatArray:
-    """Information for honest forecasts of a period: its first bar, and returns, ranges and volumes of earlier periods."""
+    """Inputs of honest forecasts of a period: its first bar, and returns, ranges and volumes of earlier periods."""
     columns = [figures["gap"], np.log(figures["first close"] / figures["open"]), figures["first volume"]]
     columns.append(np.log(figures["first high"] / figures["first low"]))
     n = len(figures["gap"])

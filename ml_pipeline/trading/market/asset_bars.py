@@ -104,9 +104,7 @@ def read_bars(asset: Asset, faults: Faults) -> AssetBars:
         reason = next((f" {sentence}" for sentence in faults.sentences if asset.table.name in sentence), "")
         raise UserError(f"{asset.table.name}: no row of {asset.symbol} can be used; use other data.{reason}")
     if (zone := asset.layout.zone) == asset.read_times.zone and zone not in {None, "UTC"}:
-        notices.append(
-            f"{asset.table.name}: times were converted from {zone}, the zone in their column title, to UTC"
-        )
+        notices.append(f"{asset.table.name}: times were converted from {zone}, the zone in their column title, to UTC")
     notices += [*_about_units(asset), *_check_order(asset, faults)]
     fields = _fields(asset, cells, notices)
     times = asset.times[asset.rows]

@@ -166,7 +166,9 @@ class MarketBuffer:
         arrays = {name: getattr(bars, name)[own] for name in ("open", "high", "low", "close", "volume")}
         spread = None if bars.half_spread is None else bars.half_spread[None, own]
         prices = {name: values[None] for name, values in arrays.items()}
-        market_from_arrays([self.symbols[a] for a in own], [bars.time], **prices, half_spread=spread)  # raises the reason
+        market_from_arrays(
+            [self.symbols[a] for a in own], [bars.time], **prices, half_spread=spread
+        )  # raises the reason
         raise AssertionError("an impossible bar was accepted")
 
     def _table(self, value: float | None = None) -> FloatArray:

@@ -219,8 +219,8 @@ def _unread_columns(file: Path, head: Table) -> Iterator[tuple[str, str]]:
     names = " ".join(shlex.quote(f"{_feature_name(title)}={title}") for title in useful[:_MOST_COLUMNS])
     yield (
         f"{counted(len(unread), 'column')} not used: {shown}{more}",
-        f"to observe {'it' if len(useful) == 1 else 'them'}, pass --columns {names} and add '{FEATURE_PREFIX}*' to "
-        "--features"
+        f"to observe {'it' if len(useful) == 1 else 'them'}, pass --columns {names} --features '{FEATURE_PREFIX}*', "
+        "with other features if you like"
         if useful
         else NOTHING_TO_DO,
     )

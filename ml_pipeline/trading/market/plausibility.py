@@ -55,7 +55,7 @@ class Split(NamedTuple):
 
 
 class OwnBars(NamedTuple):
-    """Bars of one asset, each array (T,). outside: see `outside_range`; None if no bar is outside or this is unknown."""
+    """Bars of one asset, each array (T,). outside: see `outside_range`; None if there is none or it is unknown."""
 
     times: NDArray[np.datetime64]
     open: FloatArray

@@ -230,8 +230,8 @@ _DAYS_WITH_SUNDAY = 6
 _WEEK = 7
 _WORKDAYS = 5
 _DAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
-# Least share of the bars on a weekday for a market to count as open: 1/7 each round the clock; 0.02 on Sundays for hourly
-# forex; 1/5 for an exchange open from Sunday to Thursday.
+# Least share of the bars on a weekday for a market to count as open: 1/7 each round the clock; 0.02 on Sundays for
+# hourly forex; 1/5 for an exchange open from Sunday to Thursday.
 _OPEN = 0.075
 # Bars longer than a day: (name, shortest and longest spacing in days, bars per year).
 _LONG_BARS = (("weekly", 5, 9, 52), ("monthly", 25, 35, 12), ("quarterly", 80, 100, 4), ("yearly", 350, 380, 1))
@@ -250,8 +250,9 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
 
     The spacing is the median difference. A market with as many bars on weekends as on weekdays has 365 days a year; so
     has one with a Saturday bar if the data are shorter than a week. Round-the-clock weekday markets such as forex have
-    260 days, without exchange holidays: hourly bars 260 x 24, daily bars with a Sunday evening bar 52 x 6. Other markets
-    have 252 days with the bars of their median weekday: an exchange that opens for seven hours has 252 x 7 hourly bars.
+    260 days, without exchange holidays: hourly bars 260 x 24, daily bars with a Sunday evening bar 52 x 6. Other
+    markets have 252 days with the bars of their median weekday: an exchange that is open for seven hours has 252 x 7
+    hourly bars.
     Daily forex bars from Monday to Friday cannot be told from stocks and count as such.
 
     >>> infer_calendar(np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")).periods_per_year

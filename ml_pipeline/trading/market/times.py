@@ -36,8 +36,8 @@ _PLAIN_SPELLINGS = tuple(
 _OFFSET = r"\s*[+-]\d\d:?\d\d$"
 # A named time zone, as in Interactive Brokers' 20240102 09:30:00 US/Eastern.
 _ZONE = r"\s([A-Z][A-Za-z]+(?:/[A-Za-z_]+)+)$"
-# Time zones by abbreviations in column titles. EET, CET and WET follow the daylight saving time of the EU, as in the time
-# zone database (iana.org/time-zones, file europe), which Java programs such as Dukascopy's JForex also use.
+# Time zones by abbreviations in column titles. EET, CET and WET follow the daylight saving time of the EU, as in the
+# time zone database (iana.org/time-zones, file europe), which Java programs such as Dukascopy's JForex also use.
 _ZONES = {
     **dict.fromkeys(("utc", "gmt"), "UTC"),
     **{zone: zone.upper() for zone in ("eet", "cet", "wet")},
@@ -173,7 +173,7 @@ def parse_times(column: "pl.Series", date_order: DateOrder | None = None, zone: 
 
 
 def join_clock(day: "pl.Series", clock: "pl.Series") -> "pl.Series":
-    """Dates and times of day (9:30, 093000 or 930) joined as text; if the second column holds full times, that alone."""
+    """Dates and times of day (9:30, 093000 or 930) joined as text; if the second holds full times, that alone."""
     import polars as pl
 
     days, clocks = (column.cast(pl.String).str.strip_chars() for column in (day, clock))

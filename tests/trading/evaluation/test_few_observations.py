@@ -27,7 +27,7 @@ def test_below_thirty_bars_no_ratio_is_shown_and_a_sentence_says_why(evaluation_
     assert evaluation.figures["agent"]["n_trades"] > 10
     for name in ("agent", "buy_and_hold", "equal_weight", "random"):
         assert all(math.isnan(evaluation.figures[name][ratio]) for ratio in RATIOS), name
-    assert headlines(evaluation)[0].startswith("Only 29 bars: below 30, ratios are not shown, ")
+    assert headlines(evaluation)[0].startswith("Only 29 bars: below 30, luck decides ratios, so they are not shown.")
     rows = {line[:20].strip(): line for line in results_table(evaluation).splitlines()}
     for title in ("Sharpe ratio", "Sortino ratio", "Calmar ratio", "Winning trades", "Profit factor"):
         assert rows[title].removeprefix(title).split() == ["-"] * 3
@@ -51,7 +51,7 @@ def test_below_ten_trades_the_agent_has_no_ratios_but_holding_does(evaluation_of
     assert all(math.isnan(agent[ratio]) for ratio in RATIOS)
     assert not math.isnan(holder["sharpe"])
     assert math.isnan(holder["win_rate"])
-    assert headlines(evaluation)[0].startswith("Only 9 trades: below 10, the agent's ratios are not shown, ")
+    assert headlines(evaluation)[0].startswith("Only 9 trades: below 10, luck decides the agent's ratios, so they ")
 
 
 def test_a_portfolio_that_is_rebalanced_but_never_closed_has_ratios_of_its_bars(evaluation_of, tiny_market):

@@ -17,14 +17,14 @@ def test_the_remarks_say_what_the_figures_rest_on(evaluation_of, tiny_market):
     assert remarks(rising) == [
         "Annualized by 252 (daily bars, not on weekends: 252 a year).",
         RANGES,
-        "Orders were filled at the next bar's open, beginning with 10,000 in cash; the agent paid 5 in costs, "
-        "0.0% of that.",
+        "Orders were filled at the next bar's open. The initial cash was 10,000; the agent paid 5 in costs, "
+        "0.0% of it.",
         "Limits that bound the agent: cash in 1 bar.",
-        "Beside buy and hold, the agent has a beta of 1.00 ± 0.00 and an alpha of +0.0% ± 0.0% a year.",
+        "Against buy and hold, the agent has a beta of 1.00 ± 0.00 and an alpha of +0.0% ± 0.0% per year.",
         "0 of the 2 random policies earned as much as the agent.",
     ]
     falling = evaluation_of(tiny_market(np.linspace(200, 100, 40)), action=2, fee_bps=0, fill_at="close")
-    assert "the close they were decided on, optimistically" in remarks(falling)[2]
+    assert "the close of the decision, optimistically" in remarks(falling)[2]
     assert [remarks(falling)[i] for i in (3, 5)] == [
         "No limit bound the agent.",
         "2 of the 2 random policies earned as much as the agent.",
@@ -44,8 +44,8 @@ def test_ruin_is_said_first_and_every_column_covers_the_same_bars(evaluation_of,
     (ruin, few, guess) = headlines(evaluation)
     assert few.startswith("Only 7 bars: ")
     assert ruin == (
-        "Ruin: the agent lost 100.0% of its money and its account was closed on 2024-01-07, in bar 7 of 12; every "
-        "column covers those 7 bars."
+        "Ruin: the agent lost 100.0% of its money and its account was closed on 2024-01-07, in bar 7 of 12; all "
+        "columns cover those 7 bars."
     )
     assert guess.startswith("Warning: the agent (-100.0%)")
     lines = results_table(evaluation).splitlines()
@@ -76,7 +76,7 @@ def test_a_margin_call_is_no_ruin_and_is_told_too(evaluation_of, tiny_market):
     evaluation = evaluation_of(market, lambda _: next(actions), **rules)
     assert evaluation.endings["agent"] == "margin call"
     assert headlines(evaluation)[0].startswith(
-        "Margin call: a short's fee took the agent's last cash and its account was closed on 2024-01-04, in bar 4 of 5;"
+        "Margin call: the agent's cash did not cover a short and its account was closed on 2024-01-04, in bar 4 of 5;"
     )
 
 
@@ -100,7 +100,7 @@ def test_an_agent_whose_limits_leave_no_order_is_told_apart_from_one_that_wants_
     assert headlines(evaluation_of(rising))[1:] == ["The agent never traded: it stayed in cash."]
     kept = evaluation_of(rising, action=2, min_order=6_000, max_position=0.5)
     assert headlines(kept)[1:] == [
-        "The agent never traded: limits kept its orders from being filled (max_position in 1 bar, min_order in 1 bar)."
+        "The agent never traded: limits prevented its orders (max_position in 1 bar, min_order in 1 bar)."
     ]
 
 

@@ -18,7 +18,7 @@ def test_the_table_names_span_costs_and_annualization_and_prints_a_dash_for_what
     assert lines[0] == "A, test split: 2024-01-01 to 2024-01-04, 4 bars, after fees of 7 bps"
     assert replace(evaluation, split="all").title.startswith("A, all data: 2024-01-01 to")
     assert lines[2:4] == [
-        "Only 4 bars: below 30, ratios are not shown, because luck decides them.",
+        "Only 4 bars: below 30, luck decides ratios, so they are not shown.",
         "The agent never traded: it stayed in cash.",
     ]
     assert lines[5].split("  ")[-1] == "random (mean of 2)"
@@ -84,7 +84,7 @@ def test_the_title_names_every_cost(evaluation_of, tiny_market):
     costs = {"fee_bps": 5, "sell_fee_bps": 9, "fixed_fee": 2, "slippage_bps": 1, "borrow_bps_per_year": 300}
     title = evaluation_of(tiny_market([100, 101, 102]), **costs).title
     assert title.endswith(
-        "after fees of 5 bps and 9 on sales, 2 an order, slippage of 1 bps, borrowing at 300 bps a year"
+        "after fees of 5 bps and 9 on sales, 2 per order, slippage of 1 bps, borrowing at 300 bps a year"
     )
 
 

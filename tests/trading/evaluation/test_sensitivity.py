@@ -74,7 +74,9 @@ def test_slippage_and_spread_stay_on_and_are_named(tiny_market):
 def test_a_loss_without_fees_is_not_a_loss_without_costs(tiny_market):
     taken = _analyze(tiny_market(ZIGZAG), TradingRules(fill_at="close", slippage_bps=200), _knowing).break_even
     assert (taken.verdict, taken.fee_bps) == ("below zero without fees", None)
-    assert f"without costs its orders earn +{100 * (1.02**30 - 1):.1f} %, but slippage of 200 bps cost" in taken.sentence()
+    assert (
+        f"without costs its orders earn +{100 * (1.02**30 - 1):.1f} %, but slippage of 200 bps cost" in taken.sentence()
+    )
     against = _analyze(tiny_market(ZIGZAG), TradingRules(fill_at="close"), lambda seen: 3 - _knowing(seen)).break_even
     assert (against.verdict, against.fee_bps) == ("below zero without costs", None)
     free = f"{100 * (1.02**-29 - 1):+.1f} %"

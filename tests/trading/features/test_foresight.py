@@ -106,7 +106,7 @@ def test_the_sentence_names_how_far_ahead(minutes):
     found = module.foresight(leaking_columns(minutes)["close 240 later"], innovations(bars_of(minutes, 0)))
     assert found is not None
     assert found.impossible
-    assert "with the return 240 bars later, where at most 0.12" in found.sentence
+    assert "with the return 240 bars later, but honest features have at most 0.12" in found.sentence
 
 
 @pytest.mark.parametrize("kind", KINDS)

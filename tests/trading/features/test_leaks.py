@@ -331,7 +331,7 @@ def test_a_function_that_reads_a_file_is_measured_as_a_column_is(tmp_path, monke
     assert "later bars" not in kinds
     np.savetxt(tmp_path / "values.txt", returns)
     with pytest.raises(
-        UserError, match=r"my_features:from_file has a rank correlation of 0\.9\d .* made from later bars"
+        UserError, match=r"my_features:from_file has a rank correlation of 0\.9\d .* computed from later bars"
     ):
         TradingTask(config, market=market).account.require_trainable()
 
@@ -341,4 +341,4 @@ def test_a_system_that_does_not_tell_what_native_code_opens_is_named(market, mon
     monkeypatch.setattr("ml_pipeline.trading.features.causality_check._Process.is_watched", False)
     task = TradingTask(TradingConfig(features=("my_features:honest",)), market=market)
     assert {warning.kind for warning in task.feature_warnings} == {"unchecked"}
-    assert "does not tell what native libraries and other programs open" in " ".join(task.notices)
+    assert "does not report files opened by native libraries and other programs" in " ".join(task.notices)

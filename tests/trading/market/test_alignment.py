@@ -23,7 +23,8 @@ def test_it_is_asked_for_where_it_matters_and_only_there(write):
     assert load_market(write(_text(hours, range(1, 121)), "both/H.csv").parent).n_bars == 120
     path = write(_text(hours[::24], range(1, 6)), "both/D.csv").parent
     with pytest.raises(
-        UserError, match=r"the times of D are when .* close, since the bars of H have another length; say"
+        UserError,
+        match=r"the times of D mark the open or the close .*, because the bars of H have another length; pass",
     ):
         load_market(path)
     as_opens, as_closes = (load_market(path, bar_time=bar_time) for bar_time in ("open", "close"))
@@ -61,7 +62,7 @@ def test_longer_bars_take_their_place_when_they_close(write):
     day = market.symbols.index("D")
     first = int(np.argmax(market.tradable[:, day]))
     assert str(market.times[first])[:16] == "2024-01-01T23:00"  # the hour that ends with the day
-    assert any("D: its bars are longer" in notice for notice in market.notices)
+    assert any("D: bars are longer" in notice for notice in market.notices)
     as_closes = load_market(path.parent, bar_time="close")
     assert as_closes.tradable[0].all()
 

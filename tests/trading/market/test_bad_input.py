@@ -77,7 +77,7 @@ def _write(folder, *, n_bars=120, column=None, row=0, cell=""):
         ),
         ({"n_bars": 8}, {"window": 5}, "The split .* has 1 of .*, but a step needs 2; use more bars, shorten"),
         ({}, {"window": 200}, "The split train has 0 of the .* for features and window, .*; use more bars"),
-        ({}, {"train_fraction": 0.98, "validation_fraction": 0.01}, "leaves 1 to the split validation, .*; use more"),
+        ({}, {"train_fraction": 0.98, "validation_fraction": 0.01}, "The split validation has 1 of .*; use more"),
         # settings
         ({}, {"fee_bps": -1.0}, "fee_bps must be from 0 to 1000 basis points, but got -1"),
         ({}, {"fee_bps": 1e9}, "fee_bps must be from 0 to 1000 basis points, but got 1000000000"),
@@ -246,7 +246,9 @@ def test_an_archive_of_an_unknown_method_is_not_called_damaged(tmp_path):
     for method in (8, content.index(b"PK\x01\x02") + 10):  # of the file, and in the directory
         content[method : method + 2] = b"\x63\x00"
     (tmp_path / "a.zip").write_bytes(content)
-    with pytest.raises(UserError, match="uses a compression method that this Python does not support; unpack it, and pass"):
+    with pytest.raises(
+        UserError, match="uses a compression method that this Python does not support; unpack it, and pass"
+    ):
         load_market(tmp_path / "a.zip")
 
 

@@ -146,7 +146,7 @@ def bar(time="2024-01-01T10:00", **changes):
         ({"high": [0.5, 2.0]}, "but the low is above it"),
         ({"volume": [-1.0, 2.0]}, "volume of A .* is -1"),
         ({"half_spread": [0.0, 1.5]}, "half_spread of B .* is 1.5"),
-        ({"close": [1.0]}, "must be of 2 symbols, but got 1"),
+        ({"close": [1.0]}, "must have 2 symbols, but got 1"),
     ],
 )
 def test_an_impossible_bar_is_refused_and_nothing_of_it_is_kept(changes, sentence):

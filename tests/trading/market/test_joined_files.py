@@ -33,7 +33,9 @@ def test_files_of_bid_and_ask_are_one_pair(tmp_path):
 def test_pairs_that_do_not_fit_are_refused(tmp_path):
     bid = write_bars(tmp_path / "fx/E_bid.csv", OPENS, CLOSES)
     ask = write_bars(tmp_path / "fx/E_ask.csv", OPENS * 0.9, CLOSES * 0.9)
-    sentence = "E_ask and E_bid have 300 bars with impossible quotes, first at 2023-01-02: the ask is .* and the bid .*; fix"
+    sentence = (
+        "E_ask and E_bid have 300 bars with impossible quotes, first at 2023-01-02: the ask is .* and the bid .*; fix"
+    )
     with pytest.raises(UserError, match=sentence):
         load_market(bid.parent)
     with pytest.raises(UserError, match="E_bid and E_ask have no bar at the same time; use bid and ask of the same"):
@@ -73,7 +75,7 @@ def test_files_that_follow_each_other_are_one_symbol(tmp_path):
     np.testing.assert_allclose(market.close[[0, 31 * 24], 0], [10, 10])
     assert [n for n in market.notices if "header" not in n] == ["BTCUSDT: 2 files of consecutive dates were joined"]
     (header,) = (n for n in market.notices if "header" in n)
-    assert header.startswith("BTCUSDT-1h-2023-01.csv and 1 other: it has no header")
+    assert header.startswith("BTCUSDT-1h-2023-01.csv and 1 other: there is no header")
     assert load_market(tmp_path, symbols=["BTCUSDT"]).n_bars == market.n_bars
 
 
@@ -81,10 +83,10 @@ def test_gaps_and_overlaps_of_files_are_told(tmp_path):
     write_month(tmp_path, 1, n=31 * 24 + 5)
     write_month(tmp_path, 2, n=5, shift=7.44)  # its bars are those that January's file ends with
     write_month(tmp_path, 4)
-    (notice,) = (n for n in load_market(tmp_path).notices if "follow" in n)
+    (notice,) = (n for n in load_market(tmp_path).notices if "consecutive" in n)
     assert notice == (
-        "BTCUSDT: 3 files of consecutive dates were joined; 5 bars were in two of them; no bars from 2023-02-01 04:00:00 to "
-        "2023-04-01"
+        "BTCUSDT: 3 files of consecutive dates were joined; 5 bars were in two of them; no bars from "
+        "2023-02-01 04:00:00 to 2023-04-01"
     )
 
 
@@ -116,7 +118,9 @@ def test_values_that_differ_around_a_file_without_them_are_refused(tmp_path):
         (tmp_path / f"EURUSD_M1_2023010{day}_2023010{day}.csv").write_text(
             f"time,close,feature_x\n2023-01-02 09:01,1,4\n2023-01-02 09:02,1,{value}\n"
         )
-    with pytest.raises(UserError, match=r"EURUSD has 1 bar with different values in two files, first at 2023-01-02 09:02"):
+    with pytest.raises(
+        UserError, match=r"EURUSD has 1 bar with different values in two files, first at 2023-01-02 09:02"
+    ):
         load_market(tmp_path)
 
 

@@ -37,7 +37,9 @@ def test_a_price_far_outside_its_bar_is_refused_with_its_row_or_dropped_and_list
 
 def test_a_bar_outside_its_range_is_never_filled_and_that_is_said(outside):
     task = TradingTask(TradingConfig(data=outside(1.2), features=("log_return_1",), fee_bps=0.0))
-    said = "A: open or close lies outside low..high in 1 bar, first at 2023-02-21; check how the bars were made; orders"
+    said = (
+        "A: open or close lies outside low..high in 1 bar, first at 2023-02-21; check how the bars were made; no order"
+    )
     assert any(notice.startswith(said) for notice in task.notices)
     for fill_at in ("next_open", "close"):
         _, _, fillable = task.account.bars_of("train").fill_tables(fill_at)
@@ -126,7 +128,9 @@ def test_a_bar_that_its_neighbours_take_back_is_refused(tmp_path, factor, order)
     header, *lines = path.read_text().splitlines()
     path.write_text("\n".join([header, *lines[::order]]))
     row = 71 if order == 1 else N - 70
-    with pytest.raises(UserError, match=rf"row {row} .*close of A is .*, between .* and .* in the bars beside"):
+    with pytest.raises(
+        UserError, match=rf"row {row} .*close of A is .*, but .* and .* in the bars before and after it"
+    ):
         load_market(path)
     assert load_market(path, faults=Faults("drop")).n_bars == N - 1
 

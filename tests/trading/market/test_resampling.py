@@ -97,7 +97,7 @@ def test_the_name_of_the_column_says_when_bars_close(written):
     assert market.timing.stamped == "close"
     assert str(market.times[0]) == "2024-03-01T00:00:00.000000000"  # the bar from 23:59 to 00:00 is an hour of its own
     assert str(market.times[1]) == "2024-03-01T01:00:00.000000000"
-    assert "of 1h; their times are when they close" in market.notices[-1]
+    assert "of 1h; their times mark the close" in market.notices[-1]
 
 
 def test_an_unfinished_bar_is_left_out_until_it_is_finished(written):

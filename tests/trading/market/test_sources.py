@@ -293,7 +293,9 @@ def test_columns_of_no_known_layout_are_numbered(tmp_path):
     """Bitfinex writes the close before the high: taken as open, high, low, close, no bar could have these prices."""
     path = tmp_path / "prices.csv"
     path.write_text("1704067200000,4,4.5,5,3,7\n1704067260000,4.5,4,5,3,8\n")
-    with pytest.raises(UserError, match=r"no header, .* --columns time=1 open=2 high=3 low=4 close=5 volume=6\.$"):
+    with pytest.raises(
+        UserError, match=r"no header and no known layout; .* --columns time=1 open=2 high=3 low=4 close=5 volume=6\.$"
+    ):
         load_market(path)
     dialect = make_dialect({"time": "1", "open": "2", "close": "3", "high": "4", "low": "5", "volume": "6"}, None)
     market = load_market(path, dialect=dialect)
@@ -309,7 +311,8 @@ def test_columns_are_named_and_left_out(tmp_path):
     path = tmp_path / "prices.csv"
     path.write_text(ODD)
     with pytest.raises(
-        UserError, match=r"has no price column and no time column.*; if these columns are meant, pass --columns time=stamp close=px"
+        UserError,
+        match=r"has no price column and no time column.*; if these columns are meant, pass --columns time=stamp close",
     ):
         load_market(path)
     with pytest.raises(UserError, match=r"has no time column.*; if this column is meant, pass --columns time=stamp"):

@@ -32,11 +32,11 @@ def test_splits_follow_each_other_apart_by_the_embargo_and_end_with_the_data(fir
 
 @pytest.mark.parametrize(("first", "n", "name"), [(0, 1, "train"), (26, 20, "train"), (90, 100, "validation")])
 def test_too_few_bars_for_a_step(first, n, name):
-    with pytest.raises(UserError, match=f"bars of a.csv, .* to the split {name}, but a step needs 2; use more bars"):
+    with pytest.raises(UserError, match=f"The split {name} has .* bars of a.csv .*, but a step needs 2; use more bars"):
         chronological_split(first, n, source="a.csv")
 
 
 def test_whole_is_everything_after_the_warm_up():
     assert (whole(5, 7).start, whole(5, 7).stop) == (5, 7)
-    with pytest.raises(UserError, match="leaves 1 to the split all"):
+    with pytest.raises(UserError, match="The split all has 1 of"):
         whole(6, 7)

@@ -40,7 +40,7 @@ def test_a_whole_name_wins_over_a_part_of_one(tmp_path):
 
 def test_several_files_of_a_symbol_are_named(tmp_path):
     folder_of(tmp_path, "EURUSD_1H.csv", "EURUSD_4H.csv", "GBPUSD.csv")
-    with pytest.raises(UserError, match=r"EURUSD may be in EURUSD_1H.csv, EURUSD_4H.csv of .*; leave one"):
+    with pytest.raises(UserError, match=r"EURUSD may be in EURUSD_1H.csv, EURUSD_4H.csv of .*; keep one"):
         find_symbol_files(tmp_path, ["EURUSD"])
 
 
@@ -82,12 +82,12 @@ def test_a_folder_without_data_and_one_that_is_not_there(tmp_path):
         (["EURUSD", "eur_usd"], "EURUSD is named twice"),
         ("EURUSD", 'symbols must be a list such as \\["EURUSD"\\]'),
         (["///"], "A symbol must be a text such as EURUSD"),
-        (["../EURUSD"], r"no path, but got '\.\./EURUSD'"),
-        (["/EURUSD"], "no path"),
-        (["./EURUSD"], "no path"),
-        (["..\\EURUSD"], "no path"),
-        (["EUR/US/D"], "no path"),
-        (["EURUSD\0"], "no path"),
+        (["../EURUSD"], r"not a path, but got '\.\./EURUSD'"),
+        (["/EURUSD"], "not a path"),
+        (["./EURUSD"], "not a path"),
+        (["..\\EURUSD"], "not a path"),
+        (["EUR/US/D"], "not a path"),
+        (["EURUSD\0"], "not a path"),
         ([7], "A symbol must be a text such as EURUSD, but got 7"),
     ],
 )

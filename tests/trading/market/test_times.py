@@ -182,7 +182,9 @@ def test_a_zone_is_named_if_times_were_converted_from_it(cell, zone):
 
 @pytest.mark.parametrize("title", ["EST time", "Time (EST)", "timeCST", "timestamp_ist", "Date (CEST)"])
 def test_a_zone_in_a_title_that_means_several_is_refused(title):
-    with pytest.raises(UserError, match=r"is ambiguous, with and without daylight saving time; write another one in the title"):
+    with pytest.raises(
+        UserError, match=r"is ambiguous, with and without daylight saving time; write another one in the title"
+    ):
         zone_in(title)
 
 
