@@ -1,4 +1,4 @@
-"""Runs, studies and sessions as they are seen, in the browser and in a terminal."""
+"""Show runs, studies and trading sessions in the browser and in the terminal."""
 
 from typing import TYPE_CHECKING
 

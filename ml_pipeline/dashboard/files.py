@@ -1,6 +1,6 @@
-"""Files that others wrote, named by a stranger: no name leaves the folder of runs, no link and no pipe is followed.
+"""Safe reading of files in run folders: names from requests cannot leave the folder; links and pipes are not followed.
 
-What a file holds may be anything, and what does not change is not read again.
+The content of a file may be anything. Unchanged files are not read again.
 """
 
 import json
@@ -19,7 +19,7 @@ from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runs.folders import is_run_folder
 from ml_pipeline.runtime.files import FileIdentity, GrowingFile, open_regular
 
-_DEEPEST = 2  # folders below the root, as runs of several seeds lie in a folder of theirs
+_DEEPEST = 2  # levels below the root: runs of several seeds share a subfolder
 _TAIL_BYTES = 64 * 1024
 
 
@@ -28,11 +28,11 @@ class NotThere(UserError):
 
 
 def find_run(root: Path, name: str) -> Path:
-    """The folder of a run, named as `read_summaries` does: relative to `root`, or as the root that is itself a run.
+    """The folder of a run, by its name in `read_summaries`: its path relative to `root`, or the root's own name.
 
-    Raises NotThere, also for a name that would lead elsewhere.
+    Raises NotThere, also for a name that would leave the root.
     """
-    unknown = NotThere(f'{root} holds no run "{in_one_line(name)}"; a run is named as its folder is.')
+    unknown = NotThere(f'{root} has no run "{in_one_line(name)}"; the name of a run is that of its folder.')
     if is_run_folder(root):
         if name != root.absolute().name:
             raise unknown
@@ -43,30 +43,30 @@ def find_run(root: Path, name: str) -> Path:
     folder = root.joinpath(*parts)
     try:
         is_run, is_inside = is_run_folder(folder), folder.resolve().is_relative_to(root.resolve())
-    except (OSError, ValueError, RuntimeError) as error:  # a name too long or that cannot be written, a link to itself
+    except (OSError, ValueError, RuntimeError) as error:  # the name is too long or not encodable, or a link loop
         raise unknown from error
     if not is_run:
         raise unknown
     if not is_inside:
-        raise NotThere(f"{folder} is a link that leads out of {root}, and is not followed; open its own folder.")
+        raise NotThere(f"{folder} is a link to a place outside of {root}, and is not followed; open that place.")
     return folder
 
 
 def is_plain(part: str) -> bool:
-    """Whether a name is that of a visible folder, and no path."""
+    """True if a name is a single visible path component."""
     forbidden = set("/\\:\0") if os.name == "nt" else set("/\\\0")
     return bool(part) and not part.startswith(".") and not set(part) & forbidden
 
 
 def is_plain_file(path: Path) -> bool:
-    """Whether a file lies there, and no link to one."""
+    """True if the path is a file and not a link."""
     return path.is_file() and not path.is_symlink()
 
 
 def open_file(path: Path) -> BinaryIO | None:
-    """The file for reading; None where there is none, or something that is no plain file. Never waits.
+    """Open a file for reading; None if it is missing or not a regular file. Never blocks.
 
-    Raises UserError where it may not be read.
+    Raises UserError if reading is not permitted.
     """
     try:
         return open_regular(path, follow_links=False)
@@ -77,7 +77,7 @@ def open_file(path: Path) -> BinaryIO | None:
 
 
 class Text(NamedTuple):
-    """A stretch of a text file. start, end: its bytes. size: of the whole file."""
+    """A part of a text file. start, end: its byte offsets. size: of the whole file."""
 
     text: str
     start: int
@@ -86,9 +86,9 @@ class Text(NamedTuple):
 
 
 def read_text(path: Path, *, after: int | None = None, before: int | None = None, most: int = _TAIL_BYTES) -> Text:
-    """At most `most` bytes: those after an offset, those before one, or the last; whole lines where lines are short.
+    """At most `most` bytes: after an offset, before an offset, or the last ones; complete lines if lines are short.
 
-    Where the file has become shorter than `after`, its end. Nothing where there is no such file.
+    If the file is now shorter than `after`, return its end. If there is no such file, return nothing.
     """
     file = open_file(path)
     if file is None:
@@ -113,7 +113,7 @@ _LARGEST_FILE = 64 * 2**20
 
 
 class JsonFile:
-    """values: what it held when it was last read. written_s: when that was written, in seconds since 1970."""
+    """A JSON file. values: its content at the last read. written_s: modification time, in seconds since 1970."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,19 +123,19 @@ class JsonFile:
         self._refusal: str | None = None
 
     def refresh(self) -> None:
-        """Read it again where it changed. Raises ValueError, UserError or OSError where it holds no object.
+        """Read the file again if it changed. Raises ValueError, UserError or OSError if it has no JSON object.
 
-        What was refused is not read again either, as long as it stays the same.
+        A rejected file is not read again until it changes.
         """
         file = open_file(self.path)
         if file is None:
             self._seen = None
-            raise ValueError("it is no plain file")
+            raise ValueError("it is not a regular file")
         with file:
             found = os.fstat(file.fileno())
             now = FileIdentity.of(found)
             if now != self._seen:
-                self._seen = None  # if the disk fails, the next call looks again
+                self._seen = None  # if the disk fails, the next call tries again
                 try:
                     self.values, self.written_s = _object_in(file, found.st_size), found.st_mtime
                     self._refusal = None
@@ -151,15 +151,15 @@ def _object_in(file: BinaryIO, n_bytes: int) -> Mapping[str, Any]:
         raise ValueError(f"it is larger than {_LARGEST_FILE // 2**20} MiB")
     values = parse_json(file.read(_LARGEST_FILE))
     if not isinstance(values, dict):
-        raise ValueError("it holds no object")
+        raise ValueError("it has no JSON object")
     return values
 
 
-_LONGEST_LINE = 2**20  # bytes; what is longer is no line of metrics
+_LONGEST_LINE = 2**20  # bytes; longer lines are not metrics
 
 
 def json_value(text: str | bytes) -> object:
-    """The value of a JSON text; None where it is no JSON."""
+    """The value of a JSON text; None if it is invalid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -167,22 +167,22 @@ def json_value(text: str | bytes) -> object:
 
 
 def json_line(line: str | bytes) -> dict[str, Any] | None:
-    """The object of a line; None where it holds something else, or is longer than any line of a run."""
+    """The JSON object in a line; None if there is none, or if the line is too long for metrics."""
     row = json_value(line) if len(line) <= _LONGEST_LINE else None
     return row if isinstance(row, dict) else None
 
 
 _ROWS = 50
-"""So many last iterations tell the speed of now."""
+"""Number of latest iterations from which the current speed is computed."""
 _SCORE_NAME = b'"eval/score"'
 _SCORE = re.compile(_SCORE_NAME + rb":\s*([^,}\s]+)")
 
 
 class MetricsTail:
-    """The latest figures of a metrics.jsonl that may be growing, cut in mid-line, or huge: no byte is read twice.
+    """The latest figures of a metrics.jsonl, which may be growing, cut off, or huge; no byte is read twice.
 
-    rows: of the last 50 iterations. last_score, best_score: of all evaluations so far; None before the first.
-    A last line that is not whole yet waits for its end, and lines that are no JSON objects are left out.
+    rows: of the last 50 iterations. last_score, best_score: of all evaluations so far; None before the first. An
+    incomplete last line is read once it is complete; lines that are not JSON objects are skipped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -191,20 +191,20 @@ class MetricsTail:
         self._forget()
 
     def read(self) -> None:
-        """Take in what is new, or everything where the file was replaced. A missing file has nothing."""
+        """Read new lines, or everything if the file was replaced. A missing file has no rows."""
         try:
             with open_regular(self._path, follow_links=False) as file:
                 if not self._file.goes_on(file):
                     self._forget()
                 for lines in self._file.chunks(file):
                     self._take(lines.removesuffix(b"\n"))
-        except OSError:  # it may not be read, or the disk fails
+        except OSError:  # not permitted, or the disk fails
             self._file.forget()
             self._forget()
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:
-        """The last iterations, oldest first, as they are written: null is None."""
+        """The last iterations, oldest first; null is None."""
         return list(self._rows)
 
     def _forget(self) -> None:
@@ -213,7 +213,7 @@ class MetricsTail:
         self.best_score: float | None = None
 
     def _take(self, lines: bytes) -> None:
-        # Most lines hold none, which takes half as long to find out without the pattern.
+        # Most lines have no score; a plain search finds that out in half the time of the pattern.
         first = lines.find(_SCORE_NAME)
         for match in _SCORE.finditer(lines, first) if first >= 0 else ():
             score = finite(json_value(match[1]))

@@ -1,4 +1,4 @@
-"""What the page of one run shows beside its curves: the settings, and the figures of its evaluation."""
+"""Tables of the dashboard's views Settings and Report: the settings of runs, and their evaluation metrics."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -19,11 +19,11 @@ _LONGEST_VALUE = 2000
 
 
 def settings_table(folders: Sequence[Path]) -> dict[str, Any]:
-    """{"rows": [{"name", "values", "default", "differs"}], "notes": {run: sentence}}; values as text, None where a run
-    has none.
+    """{"rows": [{"name", "values", "default", "differs"}], "notes": {run: sentence}}; values as text, None if a run has
+    none.
 
-    differs: from each other, and of one run alone, from the default. notes: for each run whose settings cannot be read,
-    why.
+    differs: True if the values differ between runs or, for a single run, from the default. notes: errors, for each run
+    whose settings cannot be read.
     """
     settings: list[dict[str, str]] = []
     notes = {}
@@ -52,20 +52,20 @@ def _defaults() -> dict[str, str]:
 def _settings_of(folder: Path) -> dict[str, str]:
     path = folder / SETTINGS_FILE
     if path.is_symlink() or not path.is_file():
-        raise UserError(f"{folder.name} holds no {SETTINGS_FILE} yet.")
+        raise UserError(f"{folder.name} has no {SETTINGS_FILE} yet.")
     return {in_one_line(name): _shown(value) for name, value in read_mapping(path).items()}
 
 
 def _shown(value: object) -> str:
     try:
         text = written(tuple(value) if isinstance(value, list) else value)
-    except (TypeError, ValueError):  # YAML has more than JSON: dates, keys that are no texts
+    except (TypeError, ValueError):  # YAML has more types than JSON: dates, keys that are not strings
         text = str(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 _MOST_BYTES = 4_000_000
-# As reports name them; those of the second kind are shares, which are shown in percent.
+# Titles as in reports. The metrics in _SHARES are shown in percent.
 _TITLES = {
     "mean_return": "Mean return",
     "std_return": "Standard deviation of returns",
@@ -90,7 +90,7 @@ _AGENT, _BASELINES = "agent", ("buy_and_hold", "random")
 
 
 def evaluation_table(folders: Sequence[Path]) -> dict[str, Any]:
-    """{"rows": [{"name", "is_share", "values"}]}: a row per figure, one value per run, None where a run has none."""
+    """{"rows": [{"name", "is_share", "values"}]}: one row per metric, one value per run, None if a run has none."""
     figures = [_figures(folder / EVALUATION_FILE) for folder in folders]
     names = dict.fromkeys(name for each in figures for name in each)
     return {

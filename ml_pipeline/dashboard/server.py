@@ -1,4 +1,4 @@
-"""Serve the page over a folder of runs, from a thread: alone, or by the service, which then gives it its controls."""
+"""Serve the dashboard of a folder of runs from a thread, with controls if the training service serves it."""
 
 import contextlib
 import errno
@@ -26,10 +26,10 @@ _START_S, _END_S, _LOOK_S = 30.0, 5.0, 0.1
 
 
 class DashboardServer:
-    """A server that runs in a thread of its own until it is closed; a context manager.
+    """A server that runs in a thread until it is closed; a context manager.
 
-    url: the address to open, with its token if one is needed. port: the one that was free. moved: whether it is not
-    the one that was asked for. token: None where everybody on this machine may read.
+    url: the address to open, including the token. port: the port in use. moved: True if the requested port was in use.
+    token: None if every user of this machine may read.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class DashboardServer:
             raise
 
     def wait(self) -> None:
-        """Until the server ends."""
-        # In short stretches: a signal that another thread took is handled only where this one comes round.
+        """Wait until the server ends."""
+        # Short waits: a signal that another thread received is handled only when this thread wakes up.
         while self._thread.is_alive():
             self._thread.join(_LOOK_S)
 
     def close(self) -> None:
-        """End it, open pages included; may be called twice."""
+        """End the server, including open pages; may be called twice."""
         if self._loop is not None and not self._loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # it ended meanwhile
+            with contextlib.suppress(RuntimeError):  # it has just ended
                 self._loop.call_soon_threadsafe(self._updates.close)
         self._server.should_exit = True
         self._thread.join(_END_S)
@@ -104,13 +104,13 @@ def serve(
     port: int = PORT,
     token: str | None = None,
 ) -> DashboardServer:
-    """Serve the page over the runs below `root`; returns once it can be opened.
+    """Serve the dashboard of the runs below `root`; returns once the page can be opened.
 
-    sessions: the folder of trading sessions; None: the same. controls: what stops, resumes and scales runs; None shows
-    no buttons. port: the first to try, where it is in use the next free one is taken; 0 is any. token: what a reader
-    must know, at least 16 characters; where others than this machine reach `host`, one is made if none is given. May be
-    called in any thread; handles no signals.
-    Raises UserError where the extra "dashboard" is missing, or the address cannot be had.
+    sessions: the folder of trading sessions; None: the same folder. controls: object that stops, resumes and scales
+    runs; None shows no buttons. port: the first to try; if it is in use, the next free port; 0: any port. token:
+    password of at least 16 characters; None creates one if `host` is reachable from other machines. May be called in
+    any thread; handles no signals.
+    Raises UserError if the extra "dashboard" is missing, or the address is not available.
     """
     if not 0 <= port <= 65535:
         raise UserError(f"port must be from 0 to 65535, but got {port}.")
@@ -131,7 +131,7 @@ def _web() -> tuple[Any, Any, Any]:
         if error.name is None or error.name.partition(".")[0] not in ("starlette", "uvicorn"):
             raise
         raise UserError(f"The page needs {error.name}, which is not installed: {install_extra('dashboard')}") from error
-    load_table_reader()  # here and not in a thread, where the end of the process would find it half-way
+    load_table_reader()  # not in a thread: the process might end during the import
     return uvicorn, access, make_app
 
 
@@ -153,11 +153,11 @@ def _server(uvicorn: Any, app: Any, connection: Any) -> "uvicorn.Server":
 
 
 def _free_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens on the port, or on the next that is free."""
+    """A socket that listens on the port, or on the next free one."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
-        raise UserError(f'"{host}" is no address of this machine: {error}.') from error
+        raise UserError(f'"{host}" is not an address of this machine: {error}.') from error
     last = min(port + _PORTS_TRIED, 65536) if port else 1
     for each in range(port, last):
         found = socket.socket(family, kind, protocol)

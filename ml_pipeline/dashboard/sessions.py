@@ -1,6 +1,6 @@
 """The trading sessions in a folder: state, account, last decision and events of each.
 
-They are read from their files alone; what did not change is not read again.
+Only their files are read; unchanged files are not read again.
 """
 
 import os
@@ -43,14 +43,14 @@ _TEXTS = ("model", "version", "broker", "bar", "updated", "last_sentence")
 
 @dataclass(frozen=True, kw_only=True)
 class SessionSummary:
-    """A session as its state.json and its live.json tell. None: not known."""
+    """A session, from its state.json and live.json. None: unknown."""
 
     name: str
     folder: Path
     status: str
-    """running, finished, stopped or failed; broken where the file holds something else."""
+    """running, finished, stopped or failed; broken if the file is invalid."""
     reason: str | None = None
-    """Why it is taken to be stopped, or what is broken."""
+    """Why it counts as stopped, or what is broken."""
     model: str | None = None
     version: str | None = None
     broker: str | None = None
@@ -64,24 +64,24 @@ class SessionSummary:
     start_equity: float | None = None
     cash: float | None = None
     positions: Mapping[str, float] = field(default_factory=dict)
-    """Signed quantities, of symbols that are held."""
+    """Signed quantities by symbol."""
     open_orders: int | None = None
     bars: int | None = None
     fills: int | None = None
     refusals: Mapping[str, int] = field(default_factory=dict)
-    """How often each guard refused."""
+    """Number of refusals by guard."""
     latency_ms: Mapping[str, float] = field(default_factory=dict)
-    """median and p99, from a bar to its orders."""
+    """median and p99 of the time from a bar to its orders."""
     last_sentence: str | None = None
     retrain: str | None = None
-    """What became of the latest retraining, such as "2 promoted"."""
+    """Result of the latest retraining, such as "2 promoted"."""
     pid: int | None = None
     has_report: bool = False
     has_reconciliation: bool = False
 
     @property
     def simple_return(self) -> float | None:
-        """Since the start."""
+        """Return since the start, as a fraction."""
         if self.equity is None or not self.start_equity:
             return None
         return self.equity / self.start_equity - 1.0
@@ -100,15 +100,15 @@ def session_summary(
     has_report: bool = False,
     has_reconciliation: bool = False,
 ) -> SessionSummary:
-    """The session of what live.json holds. heartbeat_s: when it last gave a sign of life, in seconds since 1970."""
+    """The session described by live.json. heartbeat_s: time of its last heartbeat, in seconds since 1970."""
     status: str = state.status
     reason = state.reason
     silent_s = time.time() - heartbeat_s
     if status == "running" and silent_s > _SILENT_S:
         status = "stopped"
         reason = (
-            f"It gave no sign of life for {silent_s / 60:,.0f} minutes, so that its process is gone or hangs; start it "
-            "again with the same command to go on."
+            f"It gave no sign of life for {silent_s / 60:,.0f} minutes, so its process is gone or hangs; to continue, "
+            "start it again with the same command."
         )
     symbols = values.get("symbols")
     plain: dict[str, Any] = {each: text(values.get(each)) for each in _TEXTS}
@@ -135,7 +135,7 @@ def session_summary(
 def decision_details(values: Mapping[str, Any]) -> dict[str, Any]:
     """{"bar", "model", "weights", "features": [[column, raw, scaled, [lowest, highest] of training or None]]}.
 
-    features: those out of the range of training first. What is odd in a decision.json is left out.
+    features: those outside the range of the training data first. Invalid values are left out.
     """
     beyond = {}
     for each in values.get("out_of_range") or ():
@@ -156,11 +156,11 @@ def decision_details(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def orders_of(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The life of each order in one row, from the order, update and fill events of a session's log, the oldest first.
+    """One row per order, from the order, update and fill events of a session's log, which are sorted by time.
 
-    {"bar": on which it was decided, "symbol", "ordered", "filled": signed quantities, "price": mean of its fills,
-    "limit", "costs": money, "status": the broker's last word, "steps": every one, "reason"}.
-    The newest comes first. What the log no longer holds of an order, or holds oddly, is None.
+    {"bar": of the decision, "symbol", "ordered", "filled": signed quantities, "price": mean of its fills, "limit",
+    "costs": money, "status": the broker's latest, "steps": all statuses, "reason"}. The newest order comes first.
+    Missing or invalid values are None.
     """
     orders: dict[str, dict[str, Any]] = {}
     for event in events:
@@ -210,11 +210,11 @@ _N_BINS = 800
 _MOST_EVENTS = 100
 _EVENT_BYTES = 1 << 18
 _UNTOLD = ("decision", *ORDER_EVENTS)
-"""Events that are shown by themselves: the last decision, and the life of each order."""
+"""Events with views of their own: the last decision, and the orders."""
 
 
 class SessionReader:
-    """Reads the sessions of one folder again and again; may be used by several threads."""
+    """Reads the sessions of one folder repeatedly. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -222,34 +222,33 @@ class SessionReader:
         self._lock = threading.Lock()
 
     def read(self) -> list[SessionSummary]:
-        """Those that run first, then the newest. Never raises for one that is broken: its status tells."""
+        """Running sessions first, then the newest. Does not raise for a broken session: its status shows it."""
         with self._lock:
             found = [self._session(folder).summary() for folder in self._folders()]
         return sorted(found, key=lambda each: (each.status == "running", each.updated or ""), reverse=True)
 
     def details(self, name: str) -> dict[str, Any]:
-        """{"equity": [seconds since 1970, money, that of buy and hold], "holdings", "orders", "decision", "events"}.
+        """{"equity": [seconds since 1970, money, money of buy and hold], "holdings", "orders", "decision", "events"}.
 
-        Orders and events, the newest first. holdings: see `EquityTail.holdings`.
-        Raises NotThere.
+        Orders and events are sorted from new to old. holdings: see `EquityTail.holdings`. Raises NotThere.
         """
         folder = self.folder(name)
         with self._lock:
             return self._session(folder).details()
 
     def folder(self, name: str) -> Path:
-        """The folder of a session. Raises NotThere, also for a name that would lead elsewhere."""
+        """The folder of a session. Raises NotThere, also for a name that would leave the root."""
         folders = {folder.name: folder for folder in self._folders()}
         if name in folders:
             return folders[name]
-        hint = nearest(name, sorted(folders)) if folders and is_plain(name) else "a session is named as its folder is."
-        raise NotThere(f'{self._root} holds no session "{in_one_line(name)}"; {hint}')
+        hint = nearest(name, sorted(folders)) if folders and is_plain(name) else "use the name of its folder."
+        raise NotThere(f'{self._root} has no session "{in_one_line(name)}"; {hint}')
 
     def _session(self, folder: Path) -> "_KnownSession":
         return self._known.setdefault(folder, _KnownSession(folder))
 
     def _folders(self) -> list[Path]:
-        """Hidden ones are left out, and links."""
+        """Session folders, without hidden ones and links."""
         try:
             inside = folders_in(self._root)
         except OSError:
@@ -280,7 +279,7 @@ class _KnownSession:
                 has_report=is_plain_file(self._folder / REPORT_FILE),
                 has_reconciliation=is_plain_file(self._folder / RECONCILIATION_FILE),
             )
-        except Exception as error:  # anything at all: the others are to be seen
+        except Exception as error:  # any error: the other sessions must still be shown
             told = in_one_line(error) or type(error).__name__
             reason = told if isinstance(error, UserError) else f"{self._status.path} cannot be read: {told}."
             return SessionSummary(name=name, folder=self._folder, status=BROKEN, reason=reason)
@@ -310,13 +309,13 @@ class _KnownSession:
         return decision_details(self._decision.values)
 
     def _last_events(self) -> list[dict[str, Any]]:
-        """Those at the end of the log, the oldest first."""
+        """The last events of the log, the oldest first."""
         lines = read_text(self._folder / LOG_FILE, most=_EVENT_BYTES).text.splitlines()
         return [event for event in map(json_line, lines) if event is not None and isinstance(event.get("event"), str)]
 
 
 def _as_told(event: dict[str, Any]) -> dict[str, str | None]:
-    """{"event", "at", "bar", "text"}: a sentence where it has one, else its values that say something, in a line."""
+    """{"event", "at", "bar", "text"}: the event's sentence or, without one, its values in one line."""
     known = ("event", "at", "bar", "sentence")
     told = {name: _plain(value) for name, value in event.items() if name not in known}
     values = ", ".join(f"{name} {in_one_line(value)}" for name, value in told.items() if value)
@@ -328,7 +327,7 @@ def _as_told(event: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _plain(value: object) -> str:
-    """A value of an event as a person reads it; empty where it says nothing.
+    """A value of an event as text; empty if there is nothing to show.
 
     >>> _plain(["AAPL", "MSFT"]), _plain({"speed": 60.0}), _plain(8475.941041), _plain(None), _plain(False)
     ('AAPL MSFT', 'speed 60', '8475.94', '', '')

@@ -1,6 +1,6 @@
-"""The studies in a folder of runs: state, pace, best trial and failures of each.
+"""The studies in a folder of runs: state, speed, best trial and failures of each.
 
-They are read from their study.json alone; what did not change is not read again.
+Only study.json is read; unchanged files are not read again.
 """
 
 import os
@@ -27,14 +27,14 @@ _STATES = ("running", "finished", "stopped")
 _COUNTS = ("n_trials", "finished", "complete", "pruned", "failed", "impossible", "jobs")
 _PACES = ("trials_per_hour", "trials_per_hour_last_hour")
 _GONE_S, _SILENT_S = 10.0, 60.0
-"""A file whose writer is gone counts for so long, since another process may write it next; so long one of another
-machine, which cannot be asked."""
+"""A study still counts as running for this long after its last write: if its process is gone, since another process may
+continue; if its process is on another machine and cannot be checked."""
 _LONGEST_VALUE = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTrial:
-    """run: the name of its run, where its folder is here. progress: from 0 to 1. value: the best so far."""
+    """run: the name of its run, if its folder is here. progress: from 0 to 1. value: the best so far."""
 
     number: int
     run: str | None = None
@@ -50,12 +50,12 @@ class BestTrial:
     value: float
     run: str | None
     settings: Mapping[str, str]
-    """As a user writes them."""
+    """As written in a settings file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why so many trials failed, and which."""
+    """A reason for failures, with the trials that failed for it."""
 
     reason: str
     times: int
@@ -64,23 +64,23 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class StudySummary:
-    """A study as its study.json tells. None: not known."""
+    """A study, from its study.json. None: unknown."""
 
     name: str
-    """Of its folder."""
+    """Name of its folder."""
     folder: Path
     status: str
-    """running, finished or stopped; broken where the file holds something else."""
+    """running, finished or stopped; broken if the file is invalid."""
     reason: str | None = None
-    """Why it is taken to be stopped, or what is broken."""
+    """Why it counts as stopped, or what is broken."""
     n_trials: int | None = None
     finished: int | None = None
-    """Complete or pruned."""
+    """Trials that are complete or pruned."""
     complete: int | None = None
     pruned: int | None = None
     failed: int | None = None
     impossible: int | None = None
-    """Settings that do not fit together, told before the trial began; neither finished nor failed."""
+    """Trials with incompatible settings, rejected before they began; neither finished nor failed."""
     jobs: int | None = None
     trials_per_hour: float | None = None
     trials_per_hour_last_hour: float | None = None
@@ -89,16 +89,16 @@ class StudySummary:
     running: tuple[RunningTrial, ...] = ()
     failures: tuple[Failure, ...] = ()
     feature_warnings: tuple[str, ...] = ()
-    """Sentences about features that may see ahead."""
+    """Sentences about features that may use future data."""
     began: str | None = None
     updated: str | None = None
     has_report: bool = False
     value_unit: str | None = None
-    """What the value of a trial is: the objective, or what `RunSummary.score_unit` says of its run."""
+    """Unit of a trial's value: the objective, or `RunSummary.score_unit` of its run."""
 
     @property
     def progress(self) -> float | None:
-        """Share of the trials that are finished, from 0 to 1."""
+        """Fraction of the trials that are finished."""
         return min(1.0, self.finished / self.n_trials) if self.n_trials and self.finished is not None else None
 
     def as_json(self) -> dict[str, Any]:
@@ -114,10 +114,10 @@ def study_summary(
     runs: Mapping[str, RunSummary],
     has_report: bool,
 ) -> StudySummary:
-    """The study of a file's values. written_s: when the file changed, in seconds since 1970. runs: those below the
-    root by name, which know better how far a trial is.
+    """The study described by a file. written_s: modification time, in seconds since 1970. runs: the runs below the root
+    by name, from which the progress of trials is taken.
 
-    Raises ValueError where the values are not those of a study.
+    Raises ValueError if the file does not describe a study.
     """
     if values.get("state") not in _STATES or count(values.get("n_trials")) is None:
         raise ValueError("it has no state of a study, or no number of trials")
@@ -153,7 +153,7 @@ def study_summary(
 
 def study_details(values: Mapping[str, Any], *, root: Path, folder: Path) -> dict[str, Any]:
     """{"history": [[number, seconds, value, best so far]], "trials": [{"number", "state", "value", "seconds", "run",
-    "reason", "settings"}], "settings": names}, of a file's values; what is odd in it is left out."""
+    "reason", "settings"}], "settings": names} of a study.json; invalid values are left out."""
     history = values.get("history")
     rows = [each for each in history if isinstance(each, list) and len(each) == 4] if isinstance(history, list) else []
     trials: list[dict[str, Any]] = [
@@ -177,7 +177,7 @@ def study_details(values: Mapping[str, Any], *, root: Path, folder: Path) -> dic
 
 
 def _why_stopped(values: Mapping[str, Any], *, written_s: float) -> str | None:
-    """Why a study that is said to run does not, as far as can be known; None where it may."""
+    """Why a study whose state is "running" has probably stopped; None if it may be running."""
     try:
         age_s = time.time() - max(written_s, datetime.fromisoformat(str(values.get("updated"))).timestamp())
         writer = identity_from(*(values["writer"].get(name) for name in ("host", "pid", "started", "namespace")))
@@ -187,8 +187,8 @@ def _why_stopped(values: Mapping[str, Any], *, written_s: float) -> str | None:
     if alive or age_s < (_GONE_S if alive is False else _SILENT_S):
         return None
     if alive is False and writer is not None:
-        return f"Its process {writer.pid} on {writer.host} is gone; start it again with the same command to go on."
-    return "Its processes have written nothing for more than a minute; start it again with the same command to go on."
+        return f"Its process {writer.pid} on {writer.host} is gone; to continue, start it again with the same command."
+    return "Its processes have written nothing for over a minute; to continue, start it again with the same command."
 
 
 def _best(value: object, root: Path, folder: Path) -> BestTrial | None:
@@ -252,7 +252,7 @@ def _shown(value: object) -> str:
 
 
 def _run_of(root: Path, folder: Path, name: object) -> str | None:
-    """The name of the run in a folder of the study; None for one that would lie elsewhere."""
+    """The name of the run in a folder of the study; None if the folder is outside the study."""
     inside = path_inside(folder, name)
     return None if inside is None else run_name(root, inside)
 
@@ -266,22 +266,22 @@ def _list(value: object) -> Sequence[Any]:
 
 
 def read_studies(root: Path, runs: Sequence[RunSummary] = ()) -> list[StudySummary]:
-    """The studies in a folder, or the folder that is one; running ones first, then the newest.
+    """The studies in a folder, or the folder's own study; running ones first, then the newest.
 
-    runs: those below the root, which tell how far running trials are. Cheap to call again. Never raises for a study
-    that is broken: its status tells. A folder that is missing, or cannot be listed, has none.
+    runs: the runs below the root, from which the progress of trials is taken. Repeated calls are cheap. Does not raise
+    for a broken study: its status shows it. A folder that is missing or cannot be listed has no studies.
     """
     return _reader_of(root, root.absolute()).read(runs)
 
 
 @cache
 def _reader_of(root: Path, absolute: Path) -> "StudyReader":
-    """The same reader as long as the name means the same folder."""
+    """One reader per folder."""
     return StudyReader(root)
 
 
 class StudyReader:
-    """Reads the studies of one folder again and again; may be used by several threads."""
+    """Reads the studies of one folder repeatedly. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -298,7 +298,7 @@ class StudyReader:
         return sorted(found, key=_place, reverse=True)
 
     def details(self, name: str) -> dict[str, Any]:
-        """History and trials of a study; see `study_details`. Raises NotThere, or UserError where it is broken."""
+        """History and trials of a study; see `study_details`. Raises NotThere, or UserError if it is broken."""
         folder = find_study(self._root, name)
         with self._lock:
             known = self._known.setdefault(folder, _KnownStudy(self._root, folder))
@@ -306,12 +306,12 @@ class StudyReader:
 
 
 def find_study(root: Path, name: str) -> Path:
-    """The folder of a study, by its folder's name. Raises NotThere, also for a name that would lead elsewhere."""
+    """The folder of a study, by name. Raises NotThere, also for a name that would leave the root."""
     studies = {_name_of(folder): folder for folder in _study_folders(root)}
     if name in studies:
         return studies[name]
-    hint = nearest(name, sorted(studies)) if studies and is_plain(name) else "a study is named as its folder is."
-    raise NotThere(f'{root} holds no study "{in_one_line(name)}"; {hint}')
+    hint = nearest(name, sorted(studies)) if studies and is_plain(name) else "use the name of its folder."
+    raise NotThere(f'{root} has no study "{in_one_line(name)}"; {hint}')
 
 
 class _KnownStudy:
@@ -331,7 +331,7 @@ class _KnownStudy:
                 runs=runs,
                 has_report=is_plain_file(self._folder / REPORT_FILE),
             )
-        except Exception as error:  # anything at all: the others are to be seen
+        except Exception as error:  # any error: the other studies must still be shown
             return StudySummary(
                 name=_name_of(self._folder), folder=self._folder, status=BROKEN, reason=self._told(error)
             )
@@ -348,7 +348,7 @@ class _KnownStudy:
 
 
 def _study_folders(root: Path) -> list[Path]:
-    """Hidden ones are left out, and links out of the root."""
+    """Study folders, without hidden ones and links out of the root."""
     if os.path.isfile(root / STUDY_FILE):
         return [root]
     try:
@@ -361,7 +361,7 @@ def _study_folders(root: Path) -> list[Path]:
 def _is_inside(root: Path, folder: Path) -> bool:
     try:
         return not folder.is_symlink() or folder.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError):  # a link that became one to itself
+    except (OSError, RuntimeError):  # a link loop
         return False
 
 
@@ -370,6 +370,6 @@ def _name_of(folder: Path) -> str:
 
 
 def _place(study: StudySummary) -> tuple[bool, float, str]:
-    """Where a study stands in a list, the greatest first."""
+    """Sort key of a study; the greatest comes first."""
     is_running = study.status == "running"
     return is_running, 0.0 if is_running else moment_s(study.updated), study.name

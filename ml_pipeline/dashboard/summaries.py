@@ -1,4 +1,4 @@
-"""The summaries of all runs in a folder, read from run folders alone; what did not change is not read again."""
+"""Summaries of all runs in a folder. Only run folders are read; unchanged files are not read again."""
 
 import re
 import threading
@@ -29,68 +29,68 @@ _MOST_SYMBOLS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """A run in one row. None: not known, as what no file of the folder tells (yet).
+    """A run in one row. None: unknown, because no file of the folder has it yet.
 
     >>> RunSummary(name="a", folder=Path("runs/a"), status="running", global_step=30, total_timesteps=120).progress
     0.25
     """
 
     name: str
-    """Of its folder, relative to the root."""
+    """Path of its folder, relative to the root."""
     folder: Path
     status: str
     """running, queued, finished, stopped or failed; unknown without a state.json, and broken if it cannot be read."""
     reason: str | None = None
     """Why it stopped, failed, or finished early, or what is broken in the folder."""
     task: str | None = None
-    """The id of the environment, or the symbols."""
+    """The environment id, or the symbols."""
     algorithm: str | None = None
     seed: int | None = None
     iteration: int | None = None
     total_iterations: int | None = None
     global_step: int | None = None
     total_timesteps: int | None = None
-    """As asked for; training ends with a whole iteration."""
+    """As requested; training ends with a complete iteration."""
     steps_per_second: float | None = None
-    """Of the last iterations, without evaluations."""
+    """In the last iterations, without evaluations."""
     seconds_left: float | None = None
-    """At the pace of the last iterations, evaluations included; only while the run is running."""
+    """At the speed of the last iterations, including evaluations; only while the run is running."""
     mean_return: float | None = None
-    """Of the last 100 training episodes."""
+    """Over the last 100 training episodes."""
     last_score: float | None = None
-    """Of the latest evaluation."""
+    """Score of the latest evaluation."""
     best_score: float | None = None
     score_unit: str | None = None
-    """What the scores are: mean return, log return or Sharpe ratio."""
+    """Unit of the scores: mean return, log return or Sharpe ratio."""
     n_envs: int | None = None
     n_workers: int | None = None
     n_ranks: int | None = None
-    """Processes that made the latest iteration together; None where it was one alone."""
+    """Number of ranks in the latest iteration; None for a single process."""
     began: str | None = None
-    """When this stretch of the run began, in UTC (ISO 8601)."""
+    """When the run was last started or resumed, in UTC (ISO 8601)."""
     ended: str | None = None
     study: str | None = None
-    """The study whose trial the run is; None where it is none, or where the root is the study's own folder."""
+    """The study of a run that is a trial; None for other runs, and if the root is the study's own folder."""
 
     @property
     def progress(self) -> float | None:
-        """Share of the environment steps that are taken, from 0 to 1."""
+        """Fraction of the environment steps that are done."""
         if self.global_step is None or not self.total_timesteps:
             return None
         return min(1.0, self.global_step / self.total_timesteps)
 
     @property
     def activity(self) -> str:
-        """The status, or what a running run does once all steps are taken: it is evaluated, and its report written."""
+        """The status, or "evaluating" if a running run has done all steps and writes its report."""
         return "evaluating" if self.status == "running" and self.progress == 1.0 else self.status
 
     @property
     def headline(self) -> str | None:
-        """The reason in one line, what was raised first; the same as `reason` where that is short and of one line."""
+        """The reason in one line, beginning with the error; equals `reason` if that is one short line."""
         return None if self.reason is None else last_line_first(self.reason)
 
     def as_json(self) -> dict[str, Any]:
-        """Every field, the progress and the activity as plain values."""
+        """All fields, the progress and the activity as plain values."""
         return {
             **asdict(self),
             "folder": str(self.folder),
@@ -103,7 +103,7 @@ class RunSummary:
 def summarized(
     known: RunSummary, *, settings: Mapping[str, Any], state: RunState | None, metrics: MetricsTail
 ) -> RunSummary:
-    """The row of a run, from the names and the status that are known of it and what its files hold."""
+    """The summary of a run, from its known name and status and the content of its files."""
     told = replace(known, **_of_settings(settings))
     told = replace(told, **_of_metrics(metrics))
     if state is not None:
@@ -112,7 +112,7 @@ def summarized(
 
 
 def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the settings tell. They may be of another version, or be written by hand: anything may be missing or odd."""
+    """Fields from the settings, which may be of another version or edited by hand: values may be missing or invalid."""
     n_envs, n_steps = count(settings.get("n_envs")), count(settings.get("n_steps"))
     total, iterations = count(settings.get("total_timesteps")), count(settings.get("iterations"))
     batch = n_envs * n_steps if n_envs and n_steps else None
@@ -137,7 +137,7 @@ def _of_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schedule(value: Any) -> dict[int, int]:
-    """What of it can be one: numbers of environments by step."""
+    """The valid part of a schedule: numbers of environments by step."""
     if not isinstance(value, Mapping):
         return {}
     return {step: n for step, n in value.items() if count(step) and count(n)}
@@ -175,7 +175,7 @@ def _of_metrics(tail: MetricsTail) -> dict[str, Any]:
 
 
 def _of_state(state: RunState, told: RunSummary) -> dict[str, Any]:
-    """What the state tells, which once the run has ended knows more than the last line of metrics."""
+    """Fields from state.json; once a run has ended, it is more recent than the last line of metrics."""
     known = {"iteration": state.iterations, "global_step": state.global_step, "best_score": state.best_score}
     return {
         "began": state.began,
@@ -192,7 +192,7 @@ def _seconds_left(told: RunSummary, rows: Sequence[Mapping[str, Any]]) -> float 
 
 
 def _pace(rows: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> float | None:
-    """Steps per second over these iterations, the first left out, since where it began is not known."""
+    """Steps per second over these iterations, without the first, whose beginning is unknown."""
     steps = [finite(row.get(STEP)) for row in rows]
     seconds = sum(finite(row.get(part)) or 0.0 for row in rows[1:] for part in parts)
     if len(rows) < 2 or steps[0] is None or steps[-1] is None or steps[-1] <= steps[0] or seconds <= 0.0:
@@ -201,28 +201,26 @@ def _pace(rows: Sequence[Mapping[str, Any]], parts: Sequence[str]) -> float | No
 
 
 _ORDER = ("running", "queued")
-"""These come first in a list; the rest follow, the newest first."""
+"""Runs with these statuses come first; the rest follow, sorted from new to old."""
 
 
 def read_summaries(root: Path) -> list[RunSummary]:
-    """The runs in a folder, or in the folders inside of it; running ones first, then queued ones as they
-    were queued, then the newest.
+    """The runs in a folder and its subfolders: running ones first, then queued ones in order, then the newest.
 
-    Cheap to call again: only what changed on disk since the last call of this process is read. A folder that is
-    missing has no runs; one that is itself a run folder has that run. Never raises for a single run that is broken: its
-    status tells. Raises UserError where the folder cannot be listed.
+    Repeated calls are cheap: only changed files are read. A missing folder has no runs; a run folder has one. Does not
+    raise for a broken run: its status shows it. Raises UserError if the folder cannot be listed.
     """
     return _reader_of(root, root.absolute()).read()
 
 
 @cache
 def _reader_of(root: Path, absolute: Path) -> "SummaryReader":
-    """The same reader as long as the name means the same folder."""
+    """One reader per folder."""
     return SummaryReader(root)
 
 
 class SummaryReader:
-    """Reads the summaries of one folder again and again; may be used by several threads."""
+    """Reads the summaries of one folder repeatedly. Thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -245,12 +243,12 @@ class SummaryReader:
             return sorted(runs, key=_place, reverse=True)
 
     def _refused(self, folder: Path, reason: str) -> RunSummary:
-        sentence = f"{folder} cannot be looked at: {reason}."
+        sentence = f"{folder} cannot be read: {reason}."
         return RunSummary(name=run_name(self._root, folder), folder=folder, status=BROKEN, reason=sentence)
 
 
 class _KnownRun:
-    """A run folder and what was read from it; what did not change since is not read again."""
+    """A run folder with its last summary; unchanged files are not read again."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self._folder = folder
@@ -262,7 +260,7 @@ class _KnownRun:
         self._summary = RunSummary(name=self._name, folder=folder, status=UNKNOWN)
 
     def summary(self) -> RunSummary:
-        """The run, told as broken where anything at all is wrong with its folder: the others are to be seen."""
+        """The run's summary, with status broken on any error, so that the other runs are still shown."""
         try:
             return self._up_to_date()
         except Exception as error:
@@ -273,7 +271,7 @@ class _KnownRun:
 
     def _up_to_date(self) -> RunSummary:
         seen = tuple(_signature(self._folder / name) for name in (STATE_FILE, SETTINGS_FILE, METRICS_FILE))
-        # The process of a run that has not ended may die, and leave its files as they were.
+        # If a run has not ended, its process may die without changing the files.
         if seen != self._seen or self._summary.status not in ENDED:
             self._summary = self._read()
             self._seen = seen
@@ -307,7 +305,7 @@ class _KnownRun:
         if seen != self._settings_seen:
             try:
                 self._settings = read_mapping(path)
-            except UserError as error:  # it is not read again either, as long as it stays the same
+            except UserError as error:  # the file is not read again until it changes
                 self._settings = error
             self._settings_seen = seen
         if isinstance(self._settings, UserError):
@@ -316,7 +314,7 @@ class _KnownRun:
 
 
 def _signature(path: Path) -> FileIdentity | None:
-    """None if it is missing."""
+    """Identity of a file's content; None if it is missing."""
     try:
         return FileIdentity.of(path.stat())
     except OSError:
@@ -324,8 +322,8 @@ def _signature(path: Path) -> FileIdentity | None:
 
 
 def _place(run: RunSummary) -> tuple[int, float, str]:
-    """Where a run stands in a list, the greatest first."""
+    """Sort key of a run; the greatest comes first."""
     began = moment_s(run.began)
-    if run.status == "queued":  # the one that waits longest starts first, among those of one priority
+    if run.status == "queued":  # among runs of equal priority, the oldest starts first
         began = -began
     return (len(_ORDER) - _ORDER.index(run.status) if run.status in _ORDER else 0, began, run.name)

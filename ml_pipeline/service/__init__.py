@@ -1,4 +1,4 @@
-"""Several trainings at once: agents, the service that runs them, and the limit on their environments."""
+"""Run several trainings: `TrainerAgent`, the training service, and a shared limit on environments."""
 
 from typing import TYPE_CHECKING
 

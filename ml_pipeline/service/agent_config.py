@@ -1,4 +1,4 @@
-"""What a `TrainerAgent` is configured with: the settings of a run, how environments are stepped, and where it logs."""
+"""The configuration of a `TrainerAgent`: the settings of a run, its vector environment, and its logs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from ml_pipeline.runs.vectorized_section import MOST_ENVS, EnvType, too_many, ve
 
 
 class VectorizedEnvConfig(BaseModel):
-    """How environments are stepped. Raises UserError, one sentence, where a value cannot be used.
+    """Type and number of environments. Raises UserError if a value is invalid.
 
     >>> VectorizedEnvConfig(env_type="DummyVecEnv").settings()
     {'vec_env': 'DummyVecEnv'}
@@ -26,16 +26,16 @@ class VectorizedEnvConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     env_type: EnvType = "auto"
-    """DummyVecEnv steps in this process, SubprocVecEnv in a worker per core, batched all in one call; auto measures."""
+    """DummyVecEnv: in this process; SubprocVecEnv: one worker per core; batched: all in one call; auto: measure."""
 
     num_envs: int = Field(4, ge=1)
-    """Number of environments, unless a run asks for another; None: chosen by measuring a step."""
+    """Number of environments, unless `n_envs` is passed; None: choose by measuring a step."""
 
     max_concurrent_envs: int = Field(MOST_ENVS, ge=1)
-    """The most environments at once; more are refused."""
+    """Maximum number of environments."""
 
     enable_monitoring: bool = True
-    """Whether the figures of episodes go into a file in the format of Stable-Baselines3's Monitor."""
+    """Write episode statistics to a file in the format of Stable-Baselines3's Monitor."""
 
     def __init__(self, **values: Any) -> None:
         if values.get("num_envs", 0) is None:
@@ -46,12 +46,12 @@ class VectorizedEnvConfig(BaseModel):
             raise _as_user_error(error, type(self).model_fields) from None
         if "num_envs" in self.model_fields_set:
             self.require_allowed(self.num_envs, "num_envs")
-        elif self.num_envs > self.max_concurrent_envs:  # the usual number, under a lower limit
+        elif self.num_envs > self.max_concurrent_envs:  # the default exceeds a lower limit
             object.__setattr__(self, "num_envs", self.max_concurrent_envs)
 
     @classmethod
     def of(cls, values: "VectorizedEnvConfig | Mapping[str, Any]") -> "VectorizedEnvConfig":
-        """The settings of a mapping. Raises UserError where it cannot be used."""
+        """The configuration in a mapping. Raises UserError if it is invalid."""
         if isinstance(values, VectorizedEnvConfig):
             return values
         if not isinstance(values, Mapping):
@@ -59,21 +59,21 @@ class VectorizedEnvConfig(BaseModel):
         return cls(**{str(name): value for name, value in values.items()})
 
     def require_allowed(self, n_envs: int, name: str = "n_envs") -> None:
-        """Raise UserError where these are more environments than `max_concurrent_envs`."""
+        """Raise UserError if n_envs exceeds `max_concurrent_envs`."""
         if n_envs > self.max_concurrent_envs:
             raise too_many(name, n_envs, self.max_concurrent_envs)
 
     def settings(self) -> dict[str, Any]:
-        """The settings of a run with such environments, by name; none for "auto"."""
+        """The run settings for these environments, by name; empty for "auto"."""
         return vec_env_settings(self.env_type)
 
     def given(self) -> dict[str, Any]:
-        """What was set, as the section `vectorized` of a file has it."""
+        """The values that were set, as in the section `vectorized` of a file."""
         return self.model_dump(exclude_unset=True)
 
 
 def _as_user_error(error: ValidationError, known: Mapping[str, Any]) -> UserError:
-    """The first of what is wrong, as a sentence."""
+    """The first validation error as one sentence."""
     first = error.errors()[0]
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
@@ -93,21 +93,21 @@ DEFAULT_MONITOR = Path("logs/vec_monitor")
 
 @dataclass(frozen=True, kw_only=True)
 class LoggingConfig:
-    """Where a `TrainerAgent` writes besides the run folder."""
+    """Files that a `TrainerAgent` writes in addition to the run folder."""
 
     log_file: Path | None = None
-    """What the run says, and a line of progress every `log_interval` steps; None: no such file."""
+    """File for the run's messages and a progress line every `log_interval` steps; None: no file."""
 
     log_interval: int = 10_000
-    """Environment steps between two lines of progress in the log file."""
+    """Environment steps between two progress lines in the log file."""
 
     monitor_path: Path = DEFAULT_MONITOR
-    """Of the file of episodes in the format of Stable-Baselines3's Monitor, without .monitor.csv."""
+    """Path of the episode file in the format of Stable-Baselines3's Monitor, without .monitor.csv."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
-    """n_envs: the number of environments that the settings name; None: they name none."""
+    """n_envs: the number of environments in the configuration; None if it has none."""
 
     train: TrainConfig
     vectorized: VectorizedEnvConfig = field(default_factory=VectorizedEnvConfig)
@@ -115,7 +115,7 @@ class AgentConfig:
     n_envs: int | None = None
 
     def with_settings(self, **changes: Any) -> "AgentConfig":
-        """The same with other settings of the run. Raises UserError where they do not fit together."""
+        """A copy with other run settings. Raises UserError if they are incompatible."""
         flat = {
             name: value
             for group in ("run", "ppo", "trading")
@@ -125,11 +125,11 @@ class AgentConfig:
 
 
 def agent_config(config: "Mapping[str, Any] | str | Path | TrainConfig | AgentConfig") -> AgentConfig:
-    """The configuration that a dict, a YAML or JSON file or the settings object describe.
+    """Read a configuration from a dict, a YAML or JSON file, or a settings object.
 
-    A dict and a file have the sections algorithm, environment, training, vectorized, logging and monitoring, or any
-    settings of `ml-pipeline train` by their flat names.
-    Raises UserError: a file that cannot be read, an unknown name (with the nearest), a value of a wrong type.
+    A dict or file has the sections algorithm, environment, training, vectorized, logging and monitoring, or the
+    settings of `ml-pipeline train` by name.
+    Raises UserError if the file cannot be read, a name is unknown, or a value has the wrong type.
     """
     if isinstance(config, AgentConfig):
         return config
@@ -153,11 +153,11 @@ def _of_mapping(content: Mapping[Any, Any], source: Path) -> AgentConfig:
     if "num_envs" in vectorized.model_fields_set:
         if n_envs not in {None, vectorized.num_envs}:
             raise UserError(
-                f"{source}: n_envs is {n_envs}, but num_envs, which says the same, is {vectorized.num_envs}; keep one "
-                "of the two."
+                f"{source}: n_envs is {n_envs}, but num_envs, which means the same, is {vectorized.num_envs}; keep "
+                "one of the two."
             )
         n_envs = vectorized.num_envs
-    # What a market is traded in is counted when its environments are built; until then the limit stands for it.
+    # A trading run's number of environments is chosen when they are built; until then, use the limit.
     known = n_envs or (vectorized.num_envs if given.get("env_id") else None)
     run = {**given, "n_envs": known or vectorized.max_concurrent_envs}
     if known is not None:
@@ -171,7 +171,7 @@ def _of_mapping(content: Mapping[Any, Any], source: Path) -> AgentConfig:
 
 
 def _logging_of(content: Mapping[Any, Any], source: Path) -> LoggingConfig:
-    """What the sections logging and monitoring say, and log_interval of training; their keys were checked before."""
+    """The sections logging and monitoring, and log_interval of training; their keys are already checked."""
     found: dict[str, Any] = {}
     for name in ("logging", "monitoring", "training"):
         section = content.get(name)
@@ -191,7 +191,7 @@ def _logging_of(content: Mapping[Any, Any], source: Path) -> LoggingConfig:
 
 
 def _path(value: Any, usual: Path, name: str) -> Path | None:
-    """A path; true is the usual one, and false or None is none."""
+    """A path; True means the default path, False and None mean no path."""
     if value is None or value is False:
         return None
     if value is True:

@@ -1,7 +1,7 @@
-"""`AgentTrainingService`: several trainings at once, under a budget of cores, memory and environments.
+"""`AgentTrainingService`: a queue of trainings that run in parallel within limits of cores, memory and environments.
 
-It prints nothing and handles no signals. Runs are processes of their own and need it only to be started: it may be
-closed or killed at any time, and the next service on the same root finds them.
+It prints nothing and handles no signals. Each run is a separate process that needs the service only to start: you can
+close or kill the service at any time, and the next service on the same root takes over its runs.
 """
 
 import contextlib
@@ -39,14 +39,15 @@ from ml_pipeline.service.submission import (
     submitted_config,
 )
 
-_CLOSE_S = 1.0  # to note the ends of runs, besides the grace that they have
+_CLOSE_S = 1.0  # to record the ends of runs, in addition to their grace period
 
 
 class AgentTrainingService:
-    """Runs what it is handed, as many at once as the limits allow, the rest in order.
+    """Runs submitted trainings, as many at once as the limits allow, and queues the rest.
 
     root: folder of run folders; the service keeps its own files in root/.service. limits: of cores, memory,
-    environments and runs. say: told each event in a sentence, from a thread. Use it as a context manager, or close it.
+    environments and runs. say: called with a sentence per event, from a thread. Use it as a context manager, or call
+    `close()`.
     """
 
     def __init__(
@@ -57,10 +58,9 @@ class AgentTrainingService:
         say: Callable[[str], None] | None = None,
         processes: Callable[[Path, Callable[[], None]], RunProcesses] = run_processes,
     ) -> None:
-        """root: None is checkpoints/, as for `ml-pipeline train`. processes: how processes start.
+        """root: None means checkpoints/, as for `ml-pipeline train`. processes: starts the processes of runs.
 
-        Raises ServiceRuns where another service works on the root, which the sentence names, and UserError where the
-        root cannot be written.
+        Raises ServiceRuns if another service works on the root, and UserError if the root is not writable.
         """
         self.root = root_of_runs(None if root is None else Path(root))
         self.limits = limits or ServiceLimits()
@@ -82,7 +82,7 @@ class AgentTrainingService:
             self._loop.start(self._step)
             self._undo = undo.pop_all()
 
-    # What a caller asks for
+    # Requests of callers
 
     def submit(
         self,
@@ -93,14 +93,15 @@ class AgentTrainingService:
         run_id: str | None = None,
         folder_of_work: Path | str | None = None,
     ) -> str:
-        """Queue a run and return its id, the name of its folder; it is on disk then.
+        """Queue a run and return its id, which is the name of its folder. The queue is on disk when this returns.
 
-        settings: a TrainConfig, settings by name (flat or in sections), or a file of them. priority: higher goes first.
-        restarts: how often it is started again from its checkpoint if it dies. run_id: a name of the caller's; the
-        same run submitted again under its name changes nothing, so that a lost answer can be asked for again.
-        folder_of_work: where its process runs, and where relative paths start; None is the working directory.
+        settings: a TrainConfig, settings by name (flat or in sections), or the path of a settings file. priority: runs
+        with a higher priority start first. restarts: how often the run restarts from its checkpoint after a crash.
+        run_id: an id of your own; submitting the same settings again under a known id does nothing, so a caller can
+        safely repeat a request. folder_of_work: working directory of the run, from which relative paths are resolved;
+        None means the current one.
 
-        Raises UserError where it cannot be used or not be written down; nothing is queued then.
+        Raises UserError if a setting is invalid or the queue is not writable; nothing is queued then.
         """
         check_order(priority, restarts)
         where = Path.cwd() if folder_of_work is None else as_path("folder_of_work", folder_of_work).absolute()
@@ -123,25 +124,25 @@ class AgentTrainingService:
                 _require_same(there, run)
                 return id
             if (self.root / id).exists():
-                raise UserError(f"{self.root / id} is there already; give the run another id.")
+                raise UserError(f"{self.root / id} already exists; give the run another id.")
             added = store.add(run)
             try:
                 self._supervisor.make_folder(added)
             except UserError:
-                with contextlib.suppress(StoreUnavailable):  # else it waits, and its folder is made when it starts
+                with contextlib.suppress(StoreUnavailable):  # else it stays queued; its folder is made when it starts
                     store.remove(id)
                     shutil.rmtree(self.root / id, ignore_errors=True)
                 raise
         return id
 
     def list(self) -> list[QueuedRun]:
-        """Every run of this root that was ever submitted, in that order."""
+        """All runs ever submitted to this root, in order of submission."""
         with self._changed:
             self._require_open()
             return self._store.runs()
 
     def get(self, run: str) -> QueuedRun:
-        """The run with this id. Raises UserError where there is none."""
+        """The run with this id. Raises UserError if there is none."""
         require_name(run)
         with self._changed:
             self._require_open()
@@ -157,9 +158,9 @@ class AgentTrainingService:
             return self._store.get(run) is not None
 
     def wait(self, runs: Iterable[str] | None = None, timeout_s: float | None = None) -> Sequence[QueuedRun]:
-        """Wait until these runs have ended, or all; return them as they are then, or after `timeout_s`.
+        """Wait until these runs (None: all) have ended or `timeout_s` has passed, and return them.
 
-        Raises UserError where there is no such run, or the service is closed meanwhile.
+        Raises UserError if there is no such run, or if the service is closed meanwhile.
         """
         if timeout_s is not None:
             check_number("timeout_s", timeout_s, lambda s: s >= 0, "at least 0 seconds, or None to wait for ever")
@@ -176,20 +177,18 @@ class AgentTrainingService:
                 self._changed.wait(left_s if left_s is None else min(left_s, threading.TIMEOUT_MAX))
 
     def stop(self, run: str) -> None:
-        """Ask a run to save and end, or take it out of the queue; it is killed if it has not ended after a grace.
+        """Ask a run to save and end, or remove it from the queue; kill it if it is still active after the grace period.
 
-        Does nothing to one that has ended. Raises UserError where there is no such run.
+        Does nothing if the run has ended. Raises UserError if there is no such run.
         """
         with self._changing():
             self._supervisor.stop(self.get(run))
 
     def resume(self, run: str, *, total_timesteps: int | None = None, **changes: Any) -> bool:
-        """Queue a run again that has ended, to go on from its checkpoint; one without a checkpoint begins anew.
+        """Queue a run that has ended: it continues from its checkpoint, or starts again if it has none.
 
-        Returns whether there is a checkpoint.
-
-        total_timesteps, changes: settings that change. A run of the root that the command line trained can be resumed
-        too. Raises UserError where there is nothing to go on with.
+        total_timesteps, changes: settings to change. Runs that the command line trained in this root can be resumed
+        too. Returns True if there is a checkpoint. Raises UserError if the run cannot be resumed.
         """
         require_name(run)
         if total_timesteps is not None:
@@ -211,20 +210,20 @@ class AgentTrainingService:
                 changes=changes,
                 to_the_end=True,
             )
-            with contextlib.suppress(UserError):  # it is made before the start at the latest
+            with contextlib.suppress(UserError):  # if it fails, the folder is made when the run starts
                 self._supervisor.make_folder(queued)
             return (self.root / run / LATEST_CHECKPOINT).exists()
 
     def scale(self, run: str, *, n_workers: int | str | None = None, n_envs: int | None = None) -> None:
-        """Ask a run that goes on for other numbers of workers or environments, from its next iteration on.
+        """Change the number of workers or environments of a running run, from its next iteration.
 
-        Raises UserError where it does not go on, or the limit of environments forbids it.
+        Raises UserError if it is not running, or if the number exceeds the limit of environments.
         """
         with self._changing():
             found = self.get(run)
             if found.status != "running":
                 raise UserError(
-                    f"{run} is not running: {in_words(found.status)}. Only a run that goes on can be scaled."
+                    f"{run} is not running: {in_words(found.status)}. Only a run in progress can be scaled."
                 )
             Request(n_workers=n_workers, n_envs=n_envs)  # type: ignore[arg-type]  # checks both, and their limits
             asked = {name: value for name, value in (("n_workers", n_workers), ("n_envs", n_envs)) if value is not None}
@@ -235,18 +234,18 @@ class AgentTrainingService:
             self._scaling.ask(found, asked)
 
     def start_no_more(self) -> None:
-        """Start no run from now on, and go on with all else; for whoever is about to close the service."""
+        """Start no more runs. Call this before `close()` if runs must not start meanwhile."""
         self._supervisor.to_close = True
 
     def close(self, *, stop_runs: bool = False) -> None:
-        """End the service; runs go on, and the next service on this root finds them. May be called twice.
+        """End the service; runs continue, and the next service on this root takes them over. May be called twice.
 
-        stop_runs: ask them to stop first, and wait for it.
+        stop_runs: stop all runs first, and wait for them.
         """
         self.start_no_more()
         try:
             if stop_runs and not self._closed:
-                with contextlib.suppress(RootGone):  # which was told, and what goes on cannot be known any more
+                with contextlib.suppress(RootGone):  # already reported; the runs can no longer be found
                     self._stop_all()
         finally:
             with self._changed:
@@ -268,7 +267,7 @@ class AgentTrainingService:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    # What the thread does
+    # Work of the thread
 
     def _step(self) -> None:
         with self._changed:
@@ -279,7 +278,7 @@ class AgentTrainingService:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Store]:
-        """Within the block the caller is alone; afterwards the thread looks what there is to do."""
+        """Hold the lock within the block, then wake the thread."""
         with self._changed:
             self._require_open()
             yield self._store
@@ -288,13 +287,13 @@ class AgentTrainingService:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise UserError("This service is closed; make another on the same root.")
+            raise UserError("This service is closed; create another on the same root.")
 
 
 def _require_same(there: QueuedRun, submitted: QueuedRun) -> None:
     if there.settings != submitted.settings:
         differ = sorted(name for name in submitted.settings if submitted.settings[name] != there.settings.get(name))
         raise UserError(
-            f"{there.id} was submitted already, with another {differ[0] if differ else 'setting'}; give the run "
+            f"{there.id} was already submitted with another {differ[0] if differ else 'setting'}; give the run "
             "another id."
         )

@@ -1,7 +1,7 @@
-"""How commands talk to the service: a local socket, JSON as bytes, and a key that only this user can read.
+"""Requests from commands to the service: JSON over a local socket, with a key that only this user can read.
 
-root/.service/service.json tells the address and the process of the service. Nothing is unpickled. A request that is
-sent again after a lost answer changes nothing: whoever submits makes the id.
+root/.service/service.json holds the address and the process of the service. Nothing is unpickled. Requests can be
+repeated if an answer is lost, because the caller chooses the id of a run.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from ml_pipeline.service.store import SERVICE_FOLDER
 
 ADDRESS_FILE = "service.json"
 _SOCKET = "socket"
-_LONGEST_PATH_BYTES = 103  # of a socket on every system; Linux allows 107
+_LONGEST_PATH_BYTES = 103  # of a socket's path on every system; Linux allows 107
 _MOST_BYTES = 1 << 22
 _ANSWER_TIMEOUT_S = 60.0
 _TRIES = 3
@@ -43,15 +43,15 @@ Answer = Callable[[Mapping[str, Any]], Any]
 
 
 class NoService(UserError):
-    """Nobody serves this root."""
+    """No service works on this root."""
 
 
 class ServiceChannel:
-    """The service's end: answers each request by a function, in a thread per caller. Close it."""
+    """The service's end: answers requests with a function, in one thread per caller. Close it after use."""
 
     def __init__(self, root: Path, answer: Answer) -> None:
-        """answer: from a request to what JSON knows; its UserErrors are told to the caller. Raises UserError where no
-        address can be had, or it cannot be written down."""
+        """answer: maps a request to a JSON value; the caller receives its UserErrors. Raises UserError if no address is
+        available, or if the address file is not writable."""
         self._answer = answer
         self._file = root / SERVICE_FOLDER / ADDRESS_FILE
         self._key = secrets.token_bytes(32)
@@ -69,7 +69,7 @@ class ServiceChannel:
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more. May be called twice."""
+        """Stop answering. May be called twice."""
         if self._closing:
             return
         self._closing = True
@@ -77,8 +77,8 @@ class ServiceChannel:
         self._thread.join(_PAUSE_S)
         if self._thread.is_alive():
             with contextlib.suppress(OSError, EOFError):
-                Client(_plain(self._address)).close()  # lets accept() return where nothing else does
-            self._thread.join(_END_S)  # it ends with the process at the latest
+                Client(_plain(self._address)).close()  # makes accept() return if nothing else did
+            self._thread.join(_END_S)  # a daemon thread: it ends with the process at the latest
         with contextlib.suppress(OSError):
             self._undo.close()
 
@@ -103,15 +103,15 @@ class ServiceChannel:
                 reply = {"ok": self._answer(request)}
             except UserError as error:
                 reply = {"error": str(error)}
-            except Exception as error:  # a mistake of ours, or a request of another version
+            except Exception as error:  # a bug, or a request of another version
                 reply = {"error": f"The service could not do this: {type(error).__name__}: {error}."}
             caller.send_bytes(json.dumps(reply).encode())
 
 
 def ask_service(root: Path, request: Mapping[str, Any]) -> Any:
-    """What the service of a root answers. Asked again where the answer is lost, so requests must be repeatable.
+    """Send a request to the service of a root and return its answer. Requests must be repeatable: lost ones are resent.
 
-    Raises NoService, with how to start a service, if none runs on the root, and UserError if it refuses.
+    Raises NoService if no service works on the root, and UserError if the service refuses.
     """
     lost: Exception | None = None
     for _ in range(_TRIES):
@@ -135,7 +135,7 @@ def ask_service(root: Path, request: Mapping[str, Any]) -> Any:
 
 
 def _connection(root: Path, address: Any) -> Any:
-    """Raises OSError where nobody answers, and NoService where the address is none."""
+    """Raises OSError if the service does not answer, and NoService if the address is invalid."""
     try:
         return Client(address)
     except (ValueError, TypeError, OverflowError) as error:
@@ -146,12 +146,12 @@ def _connection(root: Path, address: Any) -> Any:
 
 
 def no_service_on(root: Path) -> str:
-    """That no service runs on a root, and how to start one."""
+    """The message if no service works on a root, with the command that starts one."""
     return f"No service works on {root}; start one: ml-pipeline serve --root {root}"
 
 
 def service_of(root: Path) -> ProcessIdentity | None:
-    """The process that serves a root; None where nobody does."""
+    """The process of the service of a root; None if there is none."""
     try:
         process = identity_from(*_written_in(root / SERVICE_FOLDER / ADDRESS_FILE)["process"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -177,8 +177,8 @@ def _written_in(path: Path) -> Any:
 
 
 def _listen(folder: Path, undo: contextlib.ExitStack) -> tuple[Listener, Any]:
-    """A listener and its address: a pipe on Windows, else a socket in the folder or, where its path would be too long
-    or the file system has none, in a short one; failing that, a port of this machine alone."""
+    """A listener and its address: a pipe on Windows; else a socket in the folder or, if its path is too long or the
+    file system has no sockets, in a temporary folder; else a local port."""
     for place in _places(folder, undo):
         try:
             listener = Listener(place, backlog=64)
@@ -189,18 +189,18 @@ def _listen(folder: Path, undo: contextlib.ExitStack) -> tuple[Listener, Any]:
         if isinstance(place, str) and sys.platform != "win32":
             undo.callback(_unlink_ours, Path(place), os.stat(place))
         return listener, listener.address
-    raise UserError("No address can be had for the service: neither a socket nor a port of this machine.")
+    raise UserError("The service gets no address: neither a socket nor a local port is available.")
 
 
 def _keep_file(listener: Listener) -> None:
-    """Let the listener not remove the file at its path when it ends: by then another service's may lie there."""
+    """Keep the listener from removing its socket file when it ends: another service may have replaced the file."""
     removal = getattr(getattr(listener, "_listener", None), "_unlink", None)
     if removal is not None:
         removal.cancel()
 
 
 def _end_accept(listener: Listener) -> None:
-    """Let accept() return, also where the file of the socket is gone and nobody can connect to it."""
+    """Make accept() return, even if the socket file is gone and connections are impossible."""
     listening = getattr(getattr(listener, "_listener", None), "_socket", None)
     if listening is not None:
         with contextlib.suppress(OSError):
@@ -208,10 +208,10 @@ def _end_accept(listener: Listener) -> None:
 
 
 def _unlink_ours(path: Path, made: os.stat_result) -> None:
-    """Remove a file, unless another lies there meanwhile."""
+    """Remove a file, unless it was replaced."""
     with contextlib.suppress(OSError):
         there = os.stat(path)
-        # The time as well: a file system gives the inode of a removed file to the next one.
+        # Compare the time as well: file systems reuse the inode of a removed file.
         if os.path.samestat(there, made) and there.st_mtime_ns == made.st_mtime_ns:
             path.unlink()
 
@@ -221,7 +221,7 @@ def _places(folder: Path, undo: contextlib.ExitStack) -> Iterator[Any]:
         yield rf"\\.\pipe\ml-pipeline-{secrets.token_hex(16)}"
     else:
         with contextlib.suppress(OSError):
-            (folder / _SOCKET).unlink()  # of a service that was killed
+            (folder / _SOCKET).unlink()  # left by a service that was killed
         if _fits(folder / _SOCKET):
             yield str(folder / _SOCKET)
         with contextlib.suppress(OSError):
@@ -237,12 +237,12 @@ def _fits(path: Path) -> bool:
 
 
 def _plain(address: Any) -> Any:
-    """JSON turns the pair of a host and a port into a list."""
+    """The address as multiprocessing needs it: JSON turns a (host, port) tuple into a list."""
     return tuple(address) if isinstance(address, list | tuple) else address
 
 
 def _write_private(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a file that this user alone can read."""
+    """Write a file that only this user can read."""
     before = path.with_name(f"{path.name}.private")
     with contextlib.suppress(FileNotFoundError):
         before.unlink()

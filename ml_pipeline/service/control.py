@@ -1,4 +1,4 @@
-"""Finds, stops and scales a run by the name that a user gives, with or without a service."""
+"""Find, stop and scale a run by the name that a user typed, with or without a service."""
 
 from collections.abc import Collection
 from contextlib import closing
@@ -19,10 +19,10 @@ _MOST_NAMED = 5
 
 
 def find_run(root: Path, name: str, *, status: Collection[str] = (), newest: bool = False) -> Path:
-    """The folder of the run that is meant, named as `ml-pipeline status` names it.
+    """The folder of a run, by its name in `ml-pipeline status`, the beginning of that name, or its path.
 
-    Where several begin by the name, the only one with such a status is meant; with `newest`, the one that began last.
-    Raises UserError where it is none, or more than one, and where the root cannot be listed.
+    If several names match, return the only run with one of these statuses or, with `newest`, the one that began last.
+    Raises UserError if no run or several runs match, or if the root cannot be listed.
     """
     known = {run_name(root, folder): folder for folder in run_folders(root)}
     if name in known:
@@ -40,16 +40,16 @@ def find_run(root: Path, name: str, *, status: Collection[str] = (), newest: boo
     if meant:
         shown = ", ".join(meant[:_MOST_NAMED]) + (", ..." if len(meant) > _MOST_NAMED else "")
         raise UserError(
-            f'"{name}" begins the names of {len(meant)} runs: {shown}; write more of the one that is meant.'
+            f'"{name}" matches the names of {len(meant)} runs: {shown}; type more of the name.'
         )
     if not known:
-        raise UserError(f'There is no run "{name}": {root} holds none.')
+        raise UserError(f'There is no run "{name}": {root} has no runs.')
     remedy = nearest(name, known) if len(known) <= _MOST_NAMED else _close(name, list(known))
     raise UserError(f'There is no run "{name}" in {root}. {remedy}')
 
 
 def status_of(folder: Path) -> str | None:
-    """None where it cannot be read."""
+    """The status of a run; None if it cannot be read."""
     return None if (state := readable_state(folder)) is None else state.status
 
 
@@ -59,13 +59,13 @@ def _began(folder: Path) -> str:
 
 def _close(name: str, known: list[str]) -> str:
     found = nearest(name, known)
-    return found if found.startswith("Did you mean") else "`ml-pipeline status` lists those that are there."
+    return found if found.startswith("Did you mean") else "`ml-pipeline status` lists the runs."
 
 
 def stop_run(root: Path, folder: Path) -> str:
-    """Ask a run to save and end, or take it out of the queue; returns what was done, in a sentence.
+    """Ask a run to save and end, or remove it from the queue; return a sentence about what was done.
 
-    Raises UserError where it does not go on, or on another machine.
+    Raises UserError if the run is not active, or is on another machine.
     """
     name, state = folder.name, read_state(folder)
     if state is None or state.status not in {"queued", "running"}:
@@ -76,14 +76,14 @@ def stop_run(root: Path, folder: Path) -> str:
         _take_out(root, folder)
     elif not ask_to_stop(folder, state.writer):
         raise UserError(f"{name} runs on {state.writer.host}, as process {state.writer.pid}; stop it there.")
-    return f"{name} is taken out of the queue." if state.status == "queued" else f"{name} saves, and stops."
+    return f"{name} is removed from the queue." if state.status == "queued" else f"{name} saves and stops."
 
 
 def scale_run(root: Path, folder: Path, *, n_workers: int | str | None, n_envs: int | None) -> None:
-    """Ask a run that goes on for other numbers of workers or environments. Raises UserError where it does not go on."""
+    """Change the number of workers or environments of a run. Raises UserError if the run is not in progress."""
     state = read_state(folder)
     if state is None or state.status != "running":
-        raise UserError(f"{folder.name} is not running: {_standing(state)}. Only a run that goes on can be scaled.")
+        raise UserError(f"{folder.name} is not running: {_standing(state)}. Only a run in progress can be scaled.")
     if service_of(root) is not None and _is_known(root, folder):
         ask_service(root, {"do": "scale", "run": folder.name, "n_workers": n_workers, "n_envs": n_envs})
     else:
@@ -95,12 +95,12 @@ def _standing(state: RunState | None) -> str:
 
 
 def _is_known(root: Path, folder: Path) -> bool:
-    """Whether the service of the root started the run, rather than the command line."""
+    """True if the service of the root started the run, False if the command line did."""
     return folder.parent == root and bool(ask_service(root, {"do": "knows", "run": folder.name}))
 
 
 def _take_out(root: Path, folder: Path) -> None:
-    """Take a run out of the queue while no service works on it: this process is the one that does, for a moment."""
+    """Remove a run from the queue of a root without a service; this process briefly acts as the service."""
     if folder.parent == root and (root / SERVICE_FOLDER / QUEUE_FILE).exists():
         with closing(Store(root, since=datetime.now(UTC).isoformat(timespec="seconds"))) as store:
             if store.get(folder.name) is not None:

@@ -1,12 +1,11 @@
-"""From symbols and a folder of market files to the environments of one policy, and how many of them.
+"""Build the environments of one policy from symbols and a folder of market files, and choose their number.
 
-`build_vec_env` deals environments round the symbols: environment i trades symbol i mod k alone, with an account of its
-own. What cannot be had (workers that cannot start, too little memory) is replaced by stepping in this process, which
-changes no result, with one sentence why.
+`build_vec_env` assigns environments to symbols in turn: environment i trades symbol i mod k, with its own account. If
+workers cannot start or memory is short, the environments run in this process, with one warning; results do not change.
 
-If no number is given, `choose_n_envs` chooses one by what a step costs, the symbols, the cores and the memory. More
-environments share one evaluation of the policy, and more cores; past some number nothing is gained, and rollouts only
-grow. A number chosen here depends on the machine, and results depend on the number: give it to repeat a run.
+If no number is given, `choose_n_envs` derives one from the cost of a step, the symbols, the cores and the memory. More
+environments share one evaluation of the policy and use more cores; beyond some number throughput no longer improves and
+rollouts only grow. The chosen number depends on the machine, and results depend on it: pass it to repeat a run.
 """
 
 import logging
@@ -36,14 +35,14 @@ from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.trading.traded_market import traded_markets
 
 Config = Mapping[str, Any] | str | Path | TrainConfig | AgentConfig
-# What starting workers raises where the system gives no processes, descriptors or shared memory. An AssertionError is
-# multiprocessing's own word to a process that may have no children.
+# Errors at the start of workers if the system has no processes, descriptors or shared memory left. multiprocessing
+# raises AssertionError in a daemonic process, which may not have children.
 _NO_WORKERS = (WorkerFailedError, FactoryNotPicklableError, OSError, AssertionError)
 
 
 @dataclass(frozen=True)
 class EnvCount:
-    """n_envs, and why it is that many."""
+    """A number of environments, and the reason for it."""
 
     n_envs: int
     reason: str
@@ -58,19 +57,19 @@ def build_vec_env(  # noqa: PLR0917  # as its users know it
     use_shared_memory: bool = True,
     logger: logging.Logger | None = None,
 ) -> TradingVecEnv | BatchedTradingVecEnv:
-    """Environments that trade these symbols, dealt round them, as a `gymnasium.vector.VectorEnv`.
+    """Environments that trade these symbols in turn, as a `gymnasium.vector.VectorEnv`.
 
     symbols: at least one; each has a file in `data_dir`, see `market.symbol_files`. data_dir: a folder, or one file
-    that holds them all; None: the built-in market, whose symbol is SYNTH.
-    config: as for `TrainerAgent`. n_envs: None takes the number of the configuration or else measures a step and
-    chooses, within the limit, the cores and the free memory; the logger is told why.
-    monitor_path: a file of the figures of each episode, see `trading_vec_env`; None writes none.
-    use_shared_memory: observations travel through shared memory in any case. True returns views of it, valid until the
-    next step; False copies them, so that the caller may keep them.
-    logger: told what was chosen and what could not be had; without one, what could not be had is a warning.
+    with all symbols; None: the built-in market, whose symbol is SYNTH.
+    config: as for `TrainerAgent`. n_envs: None takes the number of the configuration, or else measures a step and
+    chooses within the limit, the cores and the free memory; the reason is logged.
+    monitor_path: file of episode statistics, see `trading_vec_env`; None writes no file.
+    use_shared_memory: True returns observations as views of shared memory, valid until the next step; False copies
+    them, so the caller may keep them.
+    logger: gets the chosen number and warnings; without one, warnings use the `warnings` module.
 
-    Raises UserError: a symbol without a file, more environments than max_concurrent_envs, fewer than symbols, files
-    that do not fit together, a setting that is unknown or of a wrong type.
+    Raises UserError if a symbol has no file, the number of environments exceeds max_concurrent_envs or is below the
+    number of symbols, files are incompatible, or a setting is unknown or has the wrong type.
     """
     _check_types(monitor_path, use_shared_memory, logger)
     agent = agent_config(config)
@@ -105,9 +104,9 @@ def build_vec_env(  # noqa: PLR0917  # as its users know it
 
 
 def get_optimal_n_envs(symbols: Sequence[str], data_dir: str | Path | None = None, config: Config | None = None) -> int:
-    """How many environments `build_vec_env` would choose for these symbols, here and now.
+    """The number of environments that `build_vec_env` would choose for these symbols on this machine now.
 
-    Without data_dir a step is measured on the built-in market, which costs about the same. Raises UserError as
+    Without data_dir, a step of the built-in market is measured, which costs about the same. Raises UserError as
     `build_vec_env` does.
     """
     agent = agent_config({} if config is None else config)
@@ -121,7 +120,7 @@ def get_optimal_n_envs(symbols: Sequence[str], data_dir: str | Path | None = Non
 
 
 def _dealt(agent: AgentConfig, symbols: Sequence[str], data_dir: str | Path | None) -> AgentConfig:
-    """The configuration with these symbols, an account for each."""
+    """The configuration with these symbols, one account per symbol."""
     _check_symbols(symbols)
     if data_dir is not None and not _is_path(data_dir):
         raise UserError(f"data_dir must be the path of a folder, or None, but got {data_dir!r}.")
@@ -185,7 +184,7 @@ def _stepped(
     copy: bool,
     logger: logging.Logger | None,
 ) -> TradingVecEnv:
-    """The environments as the settings say or, with a sentence why, in this process."""
+    """The environments as configured or, with a warning, in this process."""
     run = built_from.config.run
     chosen: int | Literal["auto"] = "auto" if run.n_workers == "dynamic" else run.n_workers
     num_workers = 0 if run.vec_env == "serial" else chosen
@@ -218,24 +217,24 @@ def _stepped(
     return TradingVecEnv(env_fns, built_from, monitor, num_workers=0, copy=copy)
 
 
-# What one vector step costs besides the environments, as an assumption that only ranks the counts: acting and storing
-# with a small policy (`time/acting_s` of a run over its vector steps tells it here), and waking one worker.
+# Assumed cost of one vector step in addition to the environments, used only to rank the counts: acting and storing with
+# a small policy (`time/acting_s` of a run divided by its vector steps), and waking one worker.
 _ACTING_S = 8e-5
 _WAKE_S = 7e-5
-# More environments are taken only where they are worth it.
+# Add environments only if throughput grows by this factor.
 _WORTH = 1.1
 WORKER_BYTES = 60_000_000
-"""What a worker process takes: 40 MB of Python, NumPy and Gymnasium, and its environments."""
+"""Memory of a worker process: 40 MB of Python, NumPy and Gymnasium, plus its environments."""
 
 
 def choose_n_envs(
     n_symbols: int, cost: StepCost | None, *, most: int, cores: float, free_bytes: int, bytes_each: int
 ) -> EnvCount:
-    """The fewest environments whose steps per second are within a tenth of the most that can be had.
+    """The fewest environments whose steps per second are within a tenth of the maximum.
 
-    They are whole rounds of the symbols. cost: of a step; None where it could not be measured. most: the limit.
-    cores: those that are free. bytes_each: what one environment takes in rollouts.
-    Raises UserError where the limit is less than one environment per symbol.
+    The number is a multiple of the number of symbols. cost: of a step; None if it could not be measured. most: the
+    limit. cores: free cores. bytes_each: rollout memory of one environment.
+    Raises UserError if the limit is below one environment per symbol.
 
     >>> choose_n_envs(2, StepCost(1e-3, 0.0), most=8, cores=2, free_bytes=10**9, bytes_each=10**6).n_envs
     2

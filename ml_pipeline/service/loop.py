@@ -1,4 +1,4 @@
-"""A service's thread, which calls a function again and again, and its log, each line with its time in UTC."""
+"""The thread of a service, which calls one function repeatedly, and its log with times in UTC."""
 
 import threading
 import traceback
@@ -18,24 +18,24 @@ LOG_FILE = "service.log"
 
 
 class EventLog:
-    """Adds events to a file, and passes their sentences on. For several threads; never raises."""
+    """Appends events to a file and passes their sentences on. Thread-safe; never raises."""
 
     def __init__(self, path: Path, say: Callable[[str], None] | None) -> None:
         self.path = path
         self._say = say
 
     def tell(self, sentence: str, *, details: str = "") -> None:
-        """details: lines that only the file gets, such as a traceback."""
+        """details: lines for the file only, such as a traceback."""
         lines = f"{sentence}\n{details}" if details else f"{sentence}\n"
         with suppress(OSError), open(self.path, "a", encoding="utf-8", opener=only_regular) as log:
             log.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {lines}")
         if self._say is not None:
-            with suppress(Exception):  # whoever listens does not end the service
+            with suppress(Exception):  # an error of the listener must not end the service
                 self._say(sentence)
 
 
 class Loop:
-    """Calls `step` until it is closed. A failure of `step` is logged once for as long as it stays the same."""
+    """Calls `step` until it is closed. Repeated failures of `step` with the same message are logged once."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
@@ -50,11 +50,11 @@ class Loop:
         self._thread.start()
 
     def wake(self) -> None:
-        """Call `step` now, or once more after the call that is under way."""
+        """Call `step` now, or once more after the current call."""
         self._woken.set()
 
     def close(self) -> None:
-        """Wait for the call that is under way, and call no more. May be called twice, not from `step`."""
+        """Wait for the current call and stop. May be called twice, but not from `step`."""
         self._closing = True
         self.wake()
         if self._thread is not None:
@@ -66,10 +66,10 @@ class Loop:
             try:
                 step()
                 self._failure, pause_s = None, _PAUSE_S
-            except UserError as error:  # the disk is full, the queue is locked: nothing is lost, and it is tried again
+            except UserError as error:  # the disk is full or the queue is locked: nothing is lost, so try again
                 self._note(str(error))
-            except Exception as error:  # a mistake of ours
-                sentence = f"The service failed, and tries again: {type(error).__name__}: {error}"
+            except Exception as error:  # a bug
+                sentence = f"The service failed and tries again: {type(error).__name__}: {error}"
                 self._note(sentence, details=traceback.format_exc())
             self._woken.wait(pause_s)
             self._woken.clear()

@@ -1,7 +1,7 @@
-"""The processes of runs, as the service sees them: started, watched, killed, and how they ended.
+"""The processes of runs: how the service starts, watches and kills them, and why they ended.
 
-They are forked from a warm process where that can be, else new ones. Each waits for its go (`run_process`), leads a
-session of its own, and outlives the service.
+On Linux they are forked from a process that has already imported everything; elsewhere each is a new interpreter. A
+process waits for the go signal (`run_process`), leads its own session, and outlives the service.
 """
 
 import json
@@ -25,41 +25,41 @@ from ml_pipeline.runtime.files import only_regular
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive
 from ml_pipeline.service.run_process import GO, RunOrder
 
-_ANSWER_TIMEOUT_S = 60.0  # to fork takes milliseconds; a machine may be suspended
+_ANSWER_TIMEOUT_S = 60.0  # a fork takes milliseconds, but the machine may be suspended
 _END_TIMEOUT_S = 1.0
 _MODULE = "ml_pipeline.service.run_process"
 
 
 class RunProcesses(Protocol):
-    """What starts processes of runs. Used by one thread at a time."""
+    """Starts processes of runs. For one thread at a time."""
 
     def is_ready(self) -> bool:
-        """Whether `start` would not wait."""
+        """True if `start` would not block."""
 
     def start(self, order: RunOrder) -> int:
-        """The pid of a new process that waits for its go. Raises UserError where none can be started."""
+        """Start a process that waits for the go signal; return its pid. Raises UserError if that fails."""
 
     def go(self, pid: int) -> None:
-        """Let a process begin that waits."""
+        """Let a waiting process begin."""
 
     def drop(self, pid: int) -> None:
-        """End a process that waits; it has touched nothing."""
+        """End a waiting process, which has not changed anything yet."""
 
     def ended(self) -> dict[int, int]:
-        """The exit codes of processes that ended since the last call, by pid; -N is by signal N."""
+        """Exit codes of processes that ended since the last call, by pid; -N means killed by signal N."""
 
     def close(self) -> None:
-        """Start no more; processes that go on do so, and those that wait end. May be called twice."""
+        """Stop starting processes: running ones continue, waiting ones end. May be called twice."""
 
 
 def run_processes(log: Path, on_event: Callable[[], None]) -> RunProcesses:
-    """What suits this system. log: where the host says what goes wrong with itself. on_event: called, from another
-    thread, once it is ready and whenever a process has ended, where that is heard."""
+    """The implementation for this system. log: file for errors of the run host. on_event: called from another thread
+    when the host is ready and, on Linux, when a process has ended."""
     return ForkedProcesses(log, on_event) if sys.platform == "linux" else SpawnedProcesses()
 
 
 class ForkedProcesses:
-    """Forks them from a run host, which is started at once and takes seconds to be ready."""
+    """Forks processes from a run host, which starts immediately and needs seconds to get ready."""
 
     def __init__(self, log: Path, on_event: Callable[[], None]) -> None:
         self._log, self._on_event = log, on_event
@@ -79,7 +79,7 @@ class ForkedProcesses:
     def is_ready(self) -> bool:
         if self._host is None or self._host.exit_code is not None:
             self.close()
-            self._begin()  # somebody killed it; its runs go on, and are watched from outside
+            self._begin()  # the host was killed; its runs continue and are polled instead
         self._hear()
         return self._ready
 
@@ -93,7 +93,7 @@ class ForkedProcesses:
             if "error" in event.message:
                 raise UserError(f"No process can be started for a run: {event.message['error']}.")
         self.close()
-        raise UserError(f"The process that starts runs has ended; {self._log} may say why. It is started again.")
+        raise UserError(f"The process that starts runs has ended; see {self._log}. It is started again.")
 
     def go(self, pid: int) -> None:
         self._send("go", pid)
@@ -102,7 +102,7 @@ class ForkedProcesses:
         self._send("drop", pid)
 
     def _send(self, do: str, pid: int) -> None:
-        if self._host is not None:  # else those that waited have ended with it
+        if self._host is not None:  # otherwise waiting processes have ended with the host
             self._host.send({"do": do, "pid": pid})
 
     def ended(self) -> dict[int, int]:
@@ -121,17 +121,17 @@ class ForkedProcesses:
 
     def close(self) -> None:
         if self._host is not None:
-            self._host.end_orders()  # it hears the last go before it ends
-            self._host.wait(_END_TIMEOUT_S)  # longer only where it still imports
+            self._host.end_orders()  # the host still reads the last go signal before it ends
+            self._host.wait(_END_TIMEOUT_S)  # it needs longer only while it imports
             self._host.close()
             self._host = None
 
 
 class SpawnedProcesses:
-    """Starts a new interpreter for each, where processes cannot be forked from a warm one."""
+    """Starts a new interpreter per run, for systems on which the run host cannot fork."""
 
     def __init__(self, command: Sequence[str] = (sys.executable, "-m", _MODULE)) -> None:
-        """command: what the order is handed to, as the last argument."""
+        """command: gets the order as its last argument."""
         self._command = command
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -170,19 +170,20 @@ class SpawnedProcesses:
     def close(self) -> None:
         for pid, process in self._processes.items():
             self.drop(pid)
-            process.returncode = 0  # not ours to wait for: it goes on, and Popen would warn
+            process.returncode = 0  # it continues without us; otherwise Popen would warn
         self._processes.clear()
 
 
 def _environment() -> dict[str, str]:
-    """Where more threads wait than there are cores, they sleep: GNU's OpenMP lets them spin, which cost a factor of 70
-    beside other busy processes. What is computed does not depend on it."""
+    """Let waiting OpenMP threads sleep. By default GNU's OpenMP lets them spin, which slowed a run 70 times when other
+    processes were busy. Results do not depend on it."""
     return {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
 
 
 @dataclass
 class RunProcess:
-    """output_bytes: of output.log before this process. exit_code: None while it goes on, or is not known."""
+    """The process of a run. output_bytes: size of output.log when it started. exit_code: None while it runs, or if
+    unknown."""
 
     process: ProcessIdentity
     output_bytes: int = 0
@@ -191,7 +192,7 @@ class RunProcess:
     _kill_at: float | None = None  # on the monotonic clock
 
     def look(self, *, grace_s: float) -> bool:
-        """Notice whether it has ended; kill it where its time to stop is over. Returns whether it was killed now."""
+        """Check if it has ended, and kill it if its grace period is over. Returns True if it was killed now."""
         if not self.has_ended:
             self.has_ended = is_alive(self.process) is False
         if self.has_ended or self._kill_at is None or time.monotonic() < self._kill_at:
@@ -202,12 +203,13 @@ class RunProcess:
         return True
 
     def kill_after(self, grace_s: float) -> None:
-        """From now on it has so many seconds to end by itself."""
+        """Start the grace period: it has `grace_s` seconds to end by itself."""
         self._kill_at = time.monotonic() + grace_s
 
 
 def ask_to_stop(folder: Path, process: ProcessIdentity) -> bool:
-    """Ask the run in a folder to save and end; a second request ends it at once. False if its process is not here."""
+    """Ask the run in a folder to save and end; a second request ends it at once. False if the process is not on this
+    machine."""
     if not is_alive(process):
         return False
     note_stop_request(folder)
@@ -219,12 +221,11 @@ def ask_to_stop(folder: Path, process: ProcessIdentity) -> bool:
 def outcome(
     *, state: RunState | None, exit_code: int | None, when: str, stop_asked: bool, words: str
 ) -> tuple[Status, str | None]:
-    """The status and the reason of a run whose process is gone.
+    """The status and reason of a run whose process is gone.
 
-    state: what state.json tells; None if it cannot be read. exit_code: -N is by signal N; None if the service did not
-    start the process, so that the system does not tell. when: "at 14:02:11 UTC", the end of the process; if exit_code
-    is None, its last sign of life. words: what the process printed last. A run that never began is "queued": its folder
-    is untouched.
+    state: state.json; None if it cannot be read. exit_code: -N means killed by signal N; None means unknown, because
+    another service started the process. when: the end of the process, such as "at 14:02:11 UTC"; if exit_code is None,
+    its last sign of life. words: the last lines of its output. A run whose process never began stays "queued".
 
     >>> outcome(state=None, exit_code=-9, when="at 14:02:11 UTC", stop_asked=False, words="")
     ('failed', 'The process ended without a message (killed by SIGKILL at 14:02:11 UTC).')
@@ -235,12 +236,12 @@ def outcome(
         return state.status, state.reason or (words if state.status == "failed" else None)
     if stop_asked:
         if exit_code == -signal.SIGKILL:
-            return "stopped", "It did not stop when asked, and was killed; what its last checkpoint holds is whole."
+            return "stopped", "It did not stop in time and was killed; its last checkpoint is complete."
         return "stopped", ON_REQUEST
     was_killed = exit_code is None or exit_code < 0
     if was_killed and state is not None and state.status == "queued":
-        return "queued", "Its process ended before it began."
+        return "queued", "Its process ended before training began."
     how = when if exit_code is None else f"{how_it_ended(exit_code).removeprefix('ended with ')} {when}"
     if not words:
         return "failed", f"The process ended without a message ({how})."
-    return "failed", f"The process ended ({how}); it said last:\n{words}" if was_killed else words
+    return "failed", f"The process ended ({how}); its last output:\n{words}" if was_killed else words

@@ -1,4 +1,4 @@
-"""What the runs of a service may use: its limits, what the machine has of them, and how runs that go on share cores."""
+"""Resources of the runs of a service: the limits, what the machine has, and how running runs share cores."""
 
 import json
 import math
@@ -20,33 +20,33 @@ from ml_pipeline.service.loop import EventLog
 from ml_pipeline.service.store import QueuedRun, Store
 
 _MB = 1e6
-_ROWS = 3  # of metrics, after which what is not done was refused: workers may be busy for an iteration
+_ROWS = 3  # iterations after which a pending request counts as refused: workers may be busy for one
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
-    """Runs go on at once as long as all of these hold; the rest waits.
+    """Limits on the runs that are active at once; further runs wait in the queue.
 
-    Raises UserError where a value cannot be used.
+    Raises UserError if a value is invalid.
 
     >>> ServiceLimits(max_runs=2).max_runs
     2
     """
 
     max_runs: int | None = None
-    """Most runs at once; none: as many as cores and memory allow."""
+    """Maximum number of active runs; none: as many as cores and memory allow."""
 
     max_concurrent_envs: int | None = None
-    """Most environments of all runs at once; none: no limit."""
+    """Maximum number of environments of all active runs; none: no limit."""
 
     cores: float | None = None
-    """Cores that runs share: each takes one, or one per worker; none: those that this process may use."""
+    """Cores for all runs: each run counts as one, or one per worker; none: the cores available to this process."""
 
     memory_mb: float | None = None
-    """Memory in MB that runs may take together; none: what is available."""
+    """Memory for all runs, in MB; none: what is available."""
 
     stop_grace_s: float = 60.0
-    """Seconds from the request to stop a run until it is killed."""
+    """Seconds from a stop request until the run is killed."""
 
     def __post_init__(self) -> None:
         for name in ("max_runs", "max_concurrent_envs"):
@@ -59,20 +59,20 @@ class ServiceLimits:
 
 
 class Resources:
-    """The limits of a service, and what its machine has of them. Close it: that ends the pool."""
+    """The limits of a service, and the resources of its machine. Close it to end its environment pool."""
 
     def __init__(self, limits: ServiceLimits, log: EventLog) -> None:
-        """Makes the pool. If that fails, the log tells why, and runs share no limit."""
+        """Create the environment pool. If that fails, log the reason; runs then share no limit."""
         self._limits = limits
         self._pool = pool_for_runs(limits.max_concurrent_envs, log.tell)
 
     @property
     def cores(self) -> float:
-        """Cores that runs share; at least one."""
+        """Cores for all runs; at least one."""
         return max(1.0, self._limits.cores or usable_cores())
 
     def total(self, given_mb: float) -> Need:
-        """All there is. given_mb: memory in MB that runs under way were given; it counts whether they use it yet."""
+        """All resources. given_mb: memory in MB assigned to active runs, whether they use it yet or not."""
         limits = self._limits
         memory_mb = given_mb + free_memory_bytes() / _MB
         return Need(
@@ -83,7 +83,7 @@ class Resources:
         )
 
     def environment(self) -> dict[str, str]:
-        """Variables for the process of a run. It counts its environments in this service's pool, not in another one."""
+        """Environment variables of a run's process, which count its environments in this service's pool."""
         return {ENV_POOL_VARIABLE: "" if self._pool is None else self._pool.address}
 
     def close(self) -> None:
@@ -94,24 +94,24 @@ class Resources:
 
 @dataclass
 class _Pending:
-    """What a run was asked for. rows: of its metrics when it had taken the request; None before it has."""
+    """A request to a run. rows: number of its metrics rows when it took the request; None before that."""
 
     asked: dict[str, Any]
     rows: int | None = None
 
 
 class Scaling:
-    """The requests of one service to its runs."""
+    """Requests of a service to change the workers or environments of its runs."""
 
     def __init__(self, root: Path, store: Store, *, cores: float) -> None:
         self._root, self._store, self._cores = root, store, cores
-        self._shares: dict[str, int] = {}  # workers that a run was last asked for; absent: it chooses by itself
+        self._shares: dict[str, int] = {}  # workers last requested of a run; absent: the run chooses
         self._pending: dict[str, _Pending] = {}
 
     def ask(self, run: QueuedRun, asked: Mapping[str, Any]) -> None:
-        """Write a request that somebody made. Raises UserError.
+        """Write the request of a user. Raises UserError.
 
-        It counts once the run has done it: it may refuse.
+        The queue's settings change once the run has applied the request, because the run may refuse it.
         """
         folder = self._root / run.id
         self._store.require_there()
@@ -120,11 +120,11 @@ class Scaling:
         self._shares.pop(run.id, None)
 
     def pending(self, id: str) -> dict[str, Any]:
-        """What a run was asked for and has not done or refused yet."""
+        """Requests that a run has neither applied nor refused yet."""
         return dict(self._pending[id].asked) if id in self._pending else {}
 
     def note_done(self) -> None:
-        """Write into the queue what runs have done of what they were asked for. Raises StoreUnavailable."""
+        """Update the queue with the requests that runs have applied. Raises StoreUnavailable."""
         for id, pending in [*self._pending.items()]:
             folder, run = self._root / id, self._store.get(id)
             if run is None or run.status != "running":
@@ -133,7 +133,7 @@ class Scaling:
                 rows = read_lines(folder / METRICS_FILE)
                 if pending.rows is None:
                     pending.rows = len(rows)
-                for row in rows[pending.rows :]:  # of iterations that began after it was taken
+                for row in rows[pending.rows :]:  # iterations that began after the run took the request
                     self._note_row(run, pending, row)
                 if len(rows) >= pending.rows + _ROWS or not pending.asked:
                     del self._pending[id]
@@ -147,9 +147,9 @@ class Scaling:
             pending.asked = {name: value for name, value in pending.asked.items() if name not in done}
 
     def share(self) -> None:
-        """Give each run whose workers are "dynamic" its share of the cores, now that a run came or went.
+        """Give each run with "dynamic" workers its share of the cores, after a run started or ended.
 
-        A run that is alone chooses by itself. The bits of a run do not depend on it.
+        A single run chooses its workers itself. Results do not depend on it.
         """
         running = [run for run in self._store.active() if run.status == "running"]
         dynamic = [run for run in running if run.settings.get("n_workers") == "dynamic"]
@@ -167,12 +167,12 @@ class Scaling:
                 self._request(run, workers)
 
     def _request(self, run: QueuedRun, n_workers: int | str) -> None:
-        with suppress(UserError):  # it goes on with what it has
+        with suppress(UserError):  # the run keeps its workers
             write_request(self._root / run.id, n_workers=n_workers)  # type: ignore[arg-type]
 
 
 def _is_done(name: str, value: int | str, metrics: Mapping[str, Any]) -> bool:
-    """Whether an iteration was made as asked. A run that chooses its workers has any number of them."""
+    """True if an iteration ran as requested. A run that chooses its own workers may have any number."""
     if name == "n_envs":
         return metrics.get("time/n_envs") == value
     return "workers/count" in metrics and (isinstance(value, str) or metrics["workers/count"] == value)

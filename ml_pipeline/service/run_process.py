@@ -1,15 +1,15 @@
-"""The process of one run under the service: it waits for a go, takes over the run folder, and trains.
+"""The process of one run under the service: it waits for the go signal, claims the run folder, and trains.
 
-Until the go it has touched nothing. The service first writes down which process this is, then says go; where the
-service ends before that, the pipe closes and the process ends. So a run that nobody wrote down never begins, and a
-folder that still says "queued" was never touched.
+Before the go signal it changes nothing. The service first records the process in its queue, then sends the signal; if
+the service ends before that, the pipe closes and the process ends. So every run that trains is recorded, and a folder
+whose state is "queued" is untouched.
 
-It is forked from a host, a process that has imported all that a run needs, so that one begins within milliseconds. The
-host has one thread, touches no device, and ends when the service does; runs go on without it. Where processes cannot be
-forked, each run is a new one.
+On Linux the process is forked from the run host, which has imported everything that a run needs, so a run begins within
+milliseconds. The host has one thread, uses no device, and ends with the service; runs continue without it. On other
+systems, each run is a new interpreter.
 
 python -m ml_pipeline.service.run_process          the host, a `Child` of the service
-python -m ml_pipeline.service.run_process ORDER    a run of its own
+python -m ml_pipeline.service.run_process ORDER    a single run
 """
 
 import gc
@@ -37,10 +37,10 @@ from ml_pipeline.runtime.interrupts import exit_at_once_on_signals
 GO = b"g"
 PROG = "ml-pipeline train"
 _TRAIN = "ml_pipeline.train_ppo"
-"""The command that trains. Named, not imported: rooms below the commands know none of them."""
-_BY_SIGNAL = 128  # and its number: the exit code of a command that a signal stopped
+"""Module of the training command. Named, not imported: packages below the commands must not import them."""
+_BY_SIGNAL = 128  # plus the signal's number: exit code of a command that a signal stopped
 
-# Not polars, which starts threads as it is imported: a fork would have their locks, and not them.
+# Not polars, which starts threads at import: a fork would copy their locks, but not the threads.
 _PRELOADED = (
     "ml_pipeline.train_ppo",
     "ml_pipeline.runs.run",
@@ -63,7 +63,7 @@ _MOST_BYTES = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class RunOrder:
-    """What to run. arguments: those of `ml-pipeline train`. environment: variables besides those of the service."""
+    """What to run. arguments: of `ml-pipeline train`. environment: variables in addition to those of the service."""
 
     folder: str
     folder_of_work: str
@@ -72,7 +72,7 @@ class RunOrder:
 
 
 def await_go(descriptor: int) -> bool:
-    """Whether the go comes through this pipe; False where it closes instead. Closes our end."""
+    """Wait for the go signal on this pipe, and close our end. Returns False if the pipe closes instead."""
     try:
         return os.read(descriptor, 1) == GO
     finally:
@@ -80,7 +80,7 @@ def await_go(descriptor: int) -> bool:
 
 
 def run(order: RunOrder) -> int:
-    """Train as the order says, with output in the folder's output.log; return the exit code of the command."""
+    """Run an order, with output to the folder's output.log; return the exit code of the command."""
     folder = Path(order.folder)
     exit_at_once_on_signals(PROG)
     _redirect(folder / OUTPUT_FILE)
@@ -105,7 +105,7 @@ def run(order: RunOrder) -> int:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):
                 stream.flush()
-        if code:  # before the run had claimed its folder, which else knows better
+        if code:  # no effect if the run had claimed its folder: then it has recorded its own end
             with suppress(UserError, OSError):
                 status: Status = "stopped" if code > _BY_SIGNAL else "failed"
                 words = last_words(folder / OUTPUT_FILE)
@@ -115,7 +115,8 @@ def run(order: RunOrder) -> int:
 
 
 def _redirect(output: Path) -> None:
-    """Lead stdin to nothing, and stdout and stderr to the end of a file; to nothing where that cannot be opened."""
+    """Redirect stdin from the null device, and stdout and stderr to the end of a file, or to the null device if the
+    file cannot be opened."""
     nothing = os.open(os.devnull, os.O_RDWR)
     try:
         target = only_regular(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
@@ -131,21 +132,21 @@ def _redirect(output: Path) -> None:
 
 
 class RunHost:
-    """Forks processes that wait for their go, and tells how they end. It reads requests from the service, and answers.
+    """Forks processes that wait for the go signal, and reports their ends. It answers requests of the service:
 
-    {"do": "start", "order": {...}} -> {"started": PID}     a process that waits for its go
-    {"do": "go", "pid": PID}                                begin
-    {"do": "drop", "pid": PID}                              end without having begun
-                                    -> {"ended": PID, "exit_code": N}   N < 0: by signal -N
+    {"do": "start", "order": {...}} -> {"started": PID}     a process that waits for the go signal
+    {"do": "go", "pid": PID}                                let it begin
+    {"do": "drop", "pid": PID}                              end it before it begins
+                                    -> {"ended": PID, "exit_code": N}   N < 0: killed by signal -N
     """
 
     def __init__(self) -> None:
         self._orders, self._answers = take_streams()
-        self._gates: dict[int, int] = {}  # by pid: our end of the pipe through which its go comes
-        self._watched: dict[int, int | None] = {}  # by pid: what becomes readable when it ends, where there is such
+        self._gates: dict[int, int] = {}  # by pid: our end of the pipe for the go signal
+        self._watched: dict[int, int | None] = {}  # by pid: a descriptor that becomes readable at its end, if any
 
     def serve(self) -> RunOrder | None:
-        """Answer until the service ends: returns None then. In a forked process it returns that one's order."""
+        """Answer until the service ends, then return None. In a forked process, return that process's order."""
         unread = b""
         while True:
             self._tell_ended()
@@ -169,7 +170,7 @@ class RunHost:
                     os.close(gate)
 
     def _start(self, order: RunOrder) -> RunOrder | None:
-        """Fork; None in this process, and the order in the one that is to follow it, once it is told to go."""
+        """Fork. Returns None in this process and, after the go signal, the order in the new one."""
         inside, gate = os.pipe()
         try:
             pid = os.fork()
@@ -190,7 +191,7 @@ class RunHost:
         return None
 
     def _leave(self, gate: int) -> None:
-        """Called in a forked process: lead a session, and let go of all that is its parent's."""
+        """Called in a forked process: start a session, and close everything that belongs to the parent."""
         os.setsid()
         handles = [descriptor for descriptor in self._watched.values() if descriptor is not None]
         for descriptor in (gate, *self._gates.values(), *handles):
@@ -213,7 +214,7 @@ class RunHost:
 
     def tell(self, **values: Any) -> None:
         """Send the service a message."""
-        with suppress(OSError):  # the service has ended, which the next read notices
+        with suppress(OSError):  # the service has ended; the next read will notice
             self._answers.write(json.dumps(values).encode() + b"\n")
             self._answers.flush()
 
@@ -226,7 +227,7 @@ def _handle_of(pid: int) -> int | None:
 
 
 def _reseed() -> None:
-    """Every run begins with generators of its own where something draws from global ones; Python reseeds `random`."""
+    """Reseed NumPy's global generator, so that forked runs differ; Python reseeds `random` itself."""
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
 
@@ -239,11 +240,11 @@ def _preload() -> None:
             import_module(name)
     _ready_compiler()
     gc.collect()
-    gc.freeze()  # what is there is shared by all runs: no collection of theirs looks at it, and copies its pages
+    gc.freeze()  # runs share these pages: exclude them from collections, which would copy them
 
 
 def _ready_compiler() -> None:
-    """numba fills its tables when it first compiles, which takes 0.6 s."""
+    """Compile one function: numba's first compilation takes 0.6 s longer, to fill its tables."""
     with suppress(ImportError):
         numba: Any = import_module("numba")
         numba.njit(lambda x: x + 1)(1)
@@ -258,7 +259,7 @@ def _host() -> int:
 
 
 def _main() -> int:
-    """Started with the order on the command line, and the pipe of the go as stdin; without an order, the host."""
+    """Run the order on the command line, with the pipe for the go signal as stdin; without an order, run the host."""
     text = sys.orig_argv[-1]
     if not text.startswith("{"):
         return _host()

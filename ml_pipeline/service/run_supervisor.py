@@ -1,7 +1,7 @@
-"""Keeps the runs of one root going: starts what fits, notices what ended, restarts, stops, and adopts.
+"""Supervises the runs of one root: starts queued runs, records ended ones, restarts, stops, and takes over.
 
-Everything is done again until it is written down: a queue that is locked or a full disk delays, and loses nothing.
-Called by one thread at a time; waits for nothing.
+Every action is repeated until the queue has recorded it: a locked queue or a full disk delays it, and nothing is lost.
+For one thread at a time; never blocks.
 """
 
 import errno
@@ -29,17 +29,17 @@ from ml_pipeline.service.resources import Resources
 from ml_pipeline.service.run_process import RunOrder
 from ml_pipeline.service.store import QueuedRun, Store
 
-_LOOK_S = 0.5  # how often runs of earlier services are looked for among the processes
+_LOOK_S = 0.5  # seconds between two checks for processes that an earlier service started
 STOPPED_EARLY = "Stopped before it began."
-_REFUSED = 2  # exit code of a command that cannot use what it was given: it would say the same again
+_REFUSED = 2  # exit code for invalid settings: a restart would fail in the same way
 _MOST_STARTS_IN_VAIN = 5
-_MOST_TOLD = 50  # runs in whose folders it is kept up to date why they wait
+_MOST_TOLD = 50  # queued runs whose state.json shows the current reason for waiting
 _MOST_NAMED = 8
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 
 
 class RunSupervisor:
-    """See the module. `tick` does what there is to do."""
+    """See the module. `tick` does all pending work."""
 
     def __init__(
         self,
@@ -55,31 +55,31 @@ class RunSupervisor:
         self._root, self._store, self._processes, self._resources = root, store, processes, resources
         self._log, self._grace_s = log, grace_s
         self._watched: dict[str, RunProcess] = {}
-        self._unrecorded: dict[str, tuple[Status, str | None]] = {}  # ends that the queue knows, and the folder not yet
-        self._in_vain: dict[str, int] = {}  # starts in a row whose process ended before it began
-        self._waits: dict[str, str] = {}  # by id, why a queued run waits, as its folder tells
+        self._unrecorded: dict[str, tuple[Status, str | None]] = {}  # ends in the queue, but not yet in the run folder
+        self._in_vain: dict[str, int] = {}  # consecutive starts whose process ended before training began
+        self._waits: dict[str, str] = {}  # by id, why a queued run waits, as in its state.json
         self._next_look = 0.0
         self.to_close = False
 
     def take_over(self) -> None:
-        """Find what became of the runs of earlier services. Raises StoreUnavailable; it may be called again then."""
+        """Take over the runs of earlier services. Raises StoreUnavailable; it may be called again then."""
         for run in self._store.runs():
             if run.status in ENDED:
                 state = readable_state(self._root / run.id)
-                if state is not None and state.status == "queued":  # the service ended between the two files
+                if state is not None and state.status == "queued":  # the service ended between two writes
                     self._unrecorded[run.id] = run.status, run.reason
                 continue
             folder = self._root / run.id
             state = readable_state(folder)
             writer = state.writer if state is not None and state.status == "running" else None
             if writer is not None and is_alive(writer) is not False:
-                self._adopt(run, writer)  # also one that a person went on with by hand
+                self._adopt(run, writer)  # also a run that a user resumed on the command line
             elif run.status == "running" and run.process is not None and is_alive(run.process) is not False:
                 self._adopt(run, run.process)
             elif run.status == "running":
                 self._watched[run.id] = RunProcess(run.process or identity_of(os.getpid()), has_ended=True)
             else:
-                with suppress(UserError):  # it is made before the start at the latest
+                with suppress(UserError):  # if it fails, the folder is made when the run starts
                     self.make_folder(run)
         for sentence in lost_runs(self._root, self._store):
             self._log.tell(sentence)
@@ -88,12 +88,12 @@ class RunSupervisor:
         if run.status != "running" or run.process != process:
             self._store.change(run.id, status="running", process=process)
         self._watched[run.id] = RunProcess(process, output_bytes=_size(self._root / run.id / OUTPUT_FILE))
-        self._log.tell(f"{run.id} went on by itself, as process {process.pid}, and is watched again.")
+        self._log.tell(f"{run.id} continued without the service, as process {process.pid}, and is watched again.")
         if run.stop_asked:
             self._signal_stop(run.id, again=run.stop_sent)
 
     def make_folder(self, run: QueuedRun) -> None:
-        """Make the folder of a queued run, with its settings, so that everybody sees it wait. Raises UserError."""
+        """Create the folder of a queued run, with its settings, so that readers see the run. Raises UserError."""
         folder = self._root / run.id
         self._store.require_there()
         record_queued(folder)
@@ -102,7 +102,7 @@ class RunSupervisor:
             write_yaml(folder / SETTINGS_FILE, run.settings)
 
     def tick(self) -> bool:
-        """Do what there is to do; whether anything changed. Raises UserError where the disk or the queue refuses."""
+        """Do all pending work; return True if anything changed. Raises UserError if the disk or the queue fails."""
         for pid, code in self._processes.ended().items():
             for watched in self._watched.values():
                 if watched.process.pid == pid and not watched.has_ended:
@@ -116,17 +116,17 @@ class RunSupervisor:
         return self._start_what_fits() or changed
 
     def _look(self) -> None:
-        """Notice the end of processes that are nobody's children here, and kill what would not stop."""
+        """Check processes that are not our children for their end, and kill those that did not stop in time."""
         now = time.monotonic()
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
         for id, watched in self._watched.items():
             if watched.look(grace_s=self._grace_s):
-                self._log.tell(f"{id} did not stop within {self._grace_s:g} s, and is killed.")
+                self._log.tell(f"{id} did not stop within {self._grace_s:g} s and is killed.")
 
     def _record_ends(self) -> None:
-        """Write into run folders what the disk refused before. A run that was queued again has no end any more."""
+        """Write ends into run folders that could not be written before, unless the run was queued again."""
         for id, (status, reason) in [*self._unrecorded.items()]:
             with suppress(UserError):
                 if (run := self._store.get(id)) is not None and run.status in ENDED:
@@ -153,13 +153,13 @@ class RunSupervisor:
         return bool(chosen)
 
     def _tell_waiting(self, reasons: Mapping[str, str]) -> None:
-        """Write into the folders of the next runs why they wait, wherever that has changed; say it once of each."""
+        """Write into the folders of the next runs why they wait, if the reason changed; log it once per run."""
         told = {id: reason for id, reason in self._waits.items() if id in reasons}
         self._waits = told
         for id, reason in islice(reasons.items(), _MOST_TOLD):
             if told.get(id) == reason:
                 continue
-            with suppress(UserError):  # the reason is for readers; nothing depends on it
+            with suppress(UserError):  # the reason is information for readers only
                 if record_waiting(self._root / id, reason) and id not in told:
                     self._log.tell(f"{id} {reason[0].lower()}{reason[1:]}")
             told[id] = reason
@@ -218,9 +218,9 @@ class RunSupervisor:
             left = run.restarts_left - 1
             self._store.change(id, status="queued", reason=reason, process=None, restarts_left=left)
             self._log.tell(
-                f"{id} failed: {reason}\nIt starts again from its checkpoint; {counted(left, 'restart')} left."
+                f"{id} failed: {reason}\nIt restarts from its checkpoint; {counted(left, 'restart')} left."
             )
-            with suppress(UserError):  # it is made before the start at the latest
+            with suppress(UserError):  # if it fails, the folder is made when the run starts
                 self.make_folder(run)
         else:
             self._end(id, status, reason)
@@ -228,7 +228,7 @@ class RunSupervisor:
         del self._watched[id]
 
     def _record_end(self, id: str, status: Status, reason: str | None) -> None:
-        """Let the run folder tell how a run ended that could not do so itself; later, where the disk refuses."""
+        """Record the end of a run in its folder if the run could not; if the disk fails, try again later."""
         try:
             record_end_for(self._root / id, status, reason)
         except UserError:
@@ -241,18 +241,18 @@ class RunSupervisor:
     # Stopping
 
     def stop(self, run: QueuedRun) -> None:
-        """Stop a run that waits or goes on; does nothing to others. Raises StoreUnavailable."""
+        """Stop a queued or running run; does nothing to others. Raises StoreUnavailable."""
         if run.status == "queued":
             self._store.change(run.id, status="stopped", reason=STOPPED_EARLY, changes={})
             self._record_end(run.id, "stopped", STOPPED_EARLY)
-            self._log.tell(f"{run.id} is taken out of the queue.")
+            self._log.tell(f"{run.id} is removed from the queue.")
         elif run.status == "running" and not run.stop_asked:
             self._store.change(run.id, stop_asked=True)
             self._signal_stop(run.id)
             self._log.tell(f"{run.id} was asked to stop; it saves first.")
 
     def _signal_stop(self, id: str, *, again: bool = False) -> None:
-        """again: it was sent before; a second one would end the run at once, in place of saving."""
+        """again: the signal was sent before; a second one would end the run at once, without saving."""
         watched = self._watched[id]
         watched.kill_after(self._grace_s)
         if not again:
@@ -261,16 +261,16 @@ class RunSupervisor:
 
 
 def lost_runs(root: Path, store: Store) -> list[str]:
-    """A sentence for each kind of such runs, with what to do.
+    """Sentences about runs that the queue has lost or cannot read, with the remedy.
 
-    They are not queued again by themselves: their folder knows neither the working directory, in which modules of
-    their user are found, nor what a resumption was to change. Raises StoreUnavailable.
+    Such runs are not queued again automatically: their folder contains neither the working directory, from which the
+    user's modules are imported, nor the changed settings of a resumed run. Raises StoreUnavailable.
     """
     known = {run.id for run in store.runs()}
     broken = store.unreadable
     sentences = [
-        f"The queue holds no usable run {id} ({why}); it is left out, and the others go on. Submit it anew under "
-        "another id."
+        f"The queue's entry of run {id} is unusable ({why}) and is ignored; other runs are not affected. Submit the "
+        "run again under another id."
         for id, why in broken.items()
     ]
     others = [folder for folder in sorted(_folders(root)) if folder.name not in known | {*broken}]
@@ -282,8 +282,8 @@ def lost_runs(root: Path, store: Store) -> list[str]:
         more = f" and {counted(len(waiting) - _MOST_NAMED, 'other')}" if len(waiting) > _MOST_NAMED else ""
         sentences.append(
             f"{counted(len(waiting), 'run')} in {shown_path(root)} {'waits' if len(waiting) == 1 else 'wait'}, but the "
-            f"queue that knew so is gone: {named}{more}. `ml-pipeline resume RUN` queues one again, to run in the "
-            "directory in which this service was started."
+            f"queue was deleted: {named}{more}. `ml-pipeline resume RUN` queues one again, to run in the directory "
+            "where this service was started."
         )
     return sentences
 
@@ -296,7 +296,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _arguments(run: QueuedRun, folder: Path) -> list[str]:
-    """What `ml-pipeline train` is called with: to go on from a checkpoint where there is one."""
+    """Arguments of `ml-pipeline train`: resume if there is a checkpoint, else start."""
     if (folder / LATEST_CHECKPOINT).exists():
         changes = [[flag_of(name), *written(value).split()] for name, value in run.changes.items()]
         return ["--resume", str(folder), *(word for words in changes for word in words)]
@@ -308,7 +308,7 @@ def _waiting(run: QueuedRun) -> Waiting:
 
 
 def _may_pass(error: UserError) -> bool:
-    """Whether what a folder was refused for concerns the disk, and not the run."""
+    """True if making the folder failed because of the disk, and not because of the run."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in _DISK
 
 

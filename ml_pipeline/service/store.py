@@ -1,8 +1,7 @@
-"""The service's queue: every run that it was handed, in one SQLite file that the service alone writes.
+"""The service's queue: all submitted runs, in one SQLite file that only the service writes.
 
-Each change is one transaction, on disk before it counts as done. A file that is locked or a disk that is full raises
-StoreUnavailable, and nothing has changed then. One service works on a root, by a lock file beside the
-queue: a queue that was deleted lets no second one in.
+Each change is one transaction, on disk when the call returns. A locked file or a full disk raises StoreUnavailable and
+changes nothing. A lock file next to the queue keeps a second service out, even if the queue is deleted.
 """
 
 import json
@@ -25,7 +24,7 @@ SERVICE_FOLDER = ".service"
 LOCK_FILE = "service.lock"
 _VERSION = 1
 _BUSY_TIMEOUT_S = 5.0
-_LOCKED_BYTE = 1 << 20  # on Windows others cannot read a locked byte, and they read who holds the lock
+_LOCKED_BYTE = 1 << 20  # beyond the text with the holder: on Windows, others cannot read a locked byte
 _MOST_LOCK_BYTES = 4096
 
 _TABLES = """
@@ -51,50 +50,50 @@ CREATE TABLE service (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), process
 
 @dataclass(frozen=True, kw_only=True)
 class QueuedRun:
-    """A run as the queue knows it, whatever became of it. Its id is the name of its folder."""
+    """A run in the queue, in any state. Its id is the name of its folder."""
 
     id: str
     position: int = 0
-    """Order of submission; among runs of one priority the lower goes first."""
+    """Order of submission; among runs of equal priority, the lowest starts first."""
     priority: int = 0
     status: Status = "queued"
     reason: str | None = None
     """Why it stopped or failed."""
     settings: dict[str, Any]
-    """Every setting of the training, flat."""
+    """All settings of the training, flat."""
     changes: dict[str, Any]
-    """Settings that a resumption changes."""
+    """Settings that change when the run is resumed."""
     folder_of_work: str
-    """Working directory of its process, where modules of its user are found."""
+    """Working directory of its process, from which the user's modules are imported."""
     restarts_left: int = 0
     starts: int = 0
-    """How often a process was started for it."""
+    """Number of processes started for it."""
     stop_asked: bool = False
     stop_sent: bool = False
-    """Whether the signal was sent to its process: a second one would end it before it has saved."""
+    """The stop signal was sent: a second one would end the process before it has saved."""
     process: ProcessIdentity | None = None
-    """The process that runs it, or ran it last."""
+    """Its current or last process."""
 
 
 class StoreUnavailable(UserError):
-    """The queue cannot be read or written now; what was asked for has not happened."""
+    """The queue cannot be read or written now; nothing has changed."""
 
 
 class RootGone(StoreUnavailable):
-    """The root, or the queue in it, was deleted, moved or replaced: nothing more can be written down."""
+    """The root, or the queue in it, was deleted, moved or replaced: nothing can be recorded any more."""
 
 
 class ServiceRuns(UserError):
-    """Another service works on this folder, or may do so on a machine that cannot be asked."""
+    """Another service works on this folder, or possibly does on another machine."""
 
 
 class Store:
     """The queue of one folder, opened for the service of this process; several threads may use it."""
 
     def __init__(self, root: Path, *, since: str) -> None:
-        """since: when this service began, as it is told to others.
+        """since: start time of this service, shown to services that are refused.
 
-        Raises ServiceRuns where another service works on the folder, StoreUnavailable where the queue cannot be used.
+        Raises ServiceRuns if another service works on the folder, StoreUnavailable if the queue is unusable.
         """
         self.path = root / SERVICE_FOLDER / QUEUE_FILE
         self._root = root.resolve()
@@ -144,7 +143,7 @@ class Store:
             elif version != _VERSION:
                 raise StoreUnavailable(
                     f"{self.path} was written by another version of this program (format {version}, here {_VERSION}); "
-                    "use that version, or move the file away: run folders stay as they are."
+                    "use that version, or move the file away. Run folders are kept."
                 )
             found = connection.execute("SELECT process, since FROM service").fetchone()
             if found is not None and (other := _process_of(found["process"])) is not None:
@@ -155,7 +154,7 @@ class Store:
             self._file = os.stat(self.path)
 
     def require_there(self) -> None:
-        """Raise RootGone where the root or the queue was deleted, moved or replaced since the queue was opened."""
+        """Raise RootGone if the root or the queue was deleted, moved or replaced since the queue was opened."""
         if self._file is None:
             return
         try:
@@ -165,17 +164,17 @@ class Store:
         if not is_there:
             what = self.path if self._root_lock.is_there() else self.path.parent.parent
             raise RootGone(
-                f"{what} was deleted, moved or replaced while the service worked on it, so that it starts and takes "
-                "nothing more; end it and start it again. Runs that go on do so without it."
+                f"{what} was deleted, moved or replaced while the service used it, so the service starts and accepts "
+                "no more runs; end it and start it again. Active runs continue without it."
             )
 
     @property
     def unreadable(self) -> dict[str, str]:
-        """What was wrong with each run that could not be read, by its id; such runs are left out of all others."""
+        """The errors of entries that could not be read, by id; other methods leave these runs out."""
         return dict(self._unreadable)
 
     def close(self) -> None:
-        """Let another service take the queue. May be called twice."""
+        """Release the queue for another service. May be called twice."""
         with self._lock:
             if self._closed:
                 return
@@ -187,8 +186,8 @@ class Store:
             _open_here.discard(self._root)
 
     def add(self, run: QueuedRun) -> QueuedRun:
-        """Queue a run behind all others; returns it with its position. One whose id is there already changes nothing
-        and is returned as it is there."""
+        """Add a run at the end of the queue, and return it with its position. If its id exists, return the existing run
+        unchanged."""
         with self._transaction() as connection:
             if (there := self._get(run.id)) is not None:
                 return there
@@ -201,7 +200,7 @@ class Store:
             return added
 
     def change(self, id: str, *, to_the_end: bool = False, **values: Any) -> QueuedRun:
-        """Change columns of a run, and return it. to_the_end: it goes behind all other runs of its priority."""
+        """Change columns of a run, and return it. to_the_end: move it behind all other runs of its priority."""
         with self._transaction() as connection:
             if to_the_end:
                 values["position"] = self._last_position() + 1
@@ -214,21 +213,21 @@ class Store:
             return changed
 
     def remove(self, id: str) -> None:
-        """Forget a run. Does nothing where there is none."""
+        """Delete a run. Does nothing if there is none."""
         with self._transaction() as connection:
             connection.execute("DELETE FROM runs WHERE id = ?", (id,))
 
     def get(self, id: str) -> QueuedRun | None:
-        """The run with this id; None where there is none."""
+        """The run with this id; None if there is none."""
         with self._lock, self._told():
             return self._get(id)
 
     def runs(self) -> list[QueuedRun]:
-        """Every run, in the order of submission."""
+        """All runs, in order of submission."""
         return self._select("ORDER BY position")
 
     def active(self) -> list[QueuedRun]:
-        """The runs that wait or go on, in the order in which they are to start."""
+        """The queued and running runs, in the order in which they start."""
         return self._select("WHERE status IN ('queued', 'running') ORDER BY priority DESC, position")
 
     def _select(self, which: str) -> list[QueuedRun]:
@@ -237,7 +236,7 @@ class Store:
             for row in self._connection.execute(f"SELECT * FROM runs {which}"):
                 try:
                     found.append(_from_row(row))
-                except (ValueError, TypeError, RecursionError) as error:  # written by hand: the others go on
+                except (ValueError, TypeError, RecursionError) as error:  # edited by hand; keep reading the others
                     self._unreadable[str(row["id"])] = str(error)
             return found
 
@@ -247,7 +246,7 @@ class Store:
             return None if row is None else _from_row(row)
         except (ValueError, TypeError, RecursionError) as error:
             raise UserError(
-                f"The queue {self.path} holds no usable run {id}: {error}; submit it anew under another id."
+                f"The entry of run {id} in {self.path} is unusable: {error}; submit the run again under another id."
             ) from error
 
     def _last_position(self) -> int:
@@ -256,7 +255,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All that the block changes is on disk at its end, or none of it."""
+        """Either all changes of the block are on disk at its end, or none."""
         with self._lock, self._told():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -272,14 +271,14 @@ class Store:
         self.require_there()
         try:
             yield
-        except sqlite3.ProgrammingError:  # a mistake of ours
+        except sqlite3.ProgrammingError:  # a bug
             raise
         except (sqlite3.Error, OSError) as error:
             raise StoreUnavailable(f"The queue {self.path} cannot be used: {_remedy(error)}") from error
 
 
 def _require_gone(other: ProcessIdentity, root: Path, since: str) -> None:
-    """Raise ServiceRuns unless the service that wrote its name into the queue has ended."""
+    """Raise ServiceRuns unless the service recorded in the queue has ended."""
     alive = is_alive(other)
     if alive is False or (other == this_process() and root.resolve() not in _open_here):
         return
@@ -287,22 +286,22 @@ def _require_gone(other: ProcessIdentity, root: Path, since: str) -> None:
     if alive:
         raise ServiceRuns(f"A service works on {root} already: {who}; submit to that one, or stop it first.")
     raise ServiceRuns(
-        f"A service works on {root}, as far as can be known from here: {who}; if that process is gone, delete "
-        f"{root / SERVICE_FOLDER / QUEUE_FILE} and start again: run folders stay as they are."
+        f"A service of another machine may still work on {root}: {who}; if that process is gone, delete "
+        f"{root / SERVICE_FOLDER / QUEUE_FILE} and start again. Run folders are kept."
     )
 
 
-_open_here: set[Path] = set()  # the roots that services of this process work on
+_open_here: set[Path] = set()  # roots of the services in this process
 
 
 def _remedy(error: Exception) -> str:
     text = str(error)
     if "locked" in text or "busy" in text:
-        return f"another program holds it ({text}); nothing has changed, and it is tried again."
+        return f"another program has locked it ({text}); nothing has changed, and the service tries again."
     if "full" in text or "No space" in text:
-        return f"the disk is full ({text}); nothing has changed, and it goes on once there is space."
+        return f"the disk is full ({text}); nothing has changed, and the service continues once there is space."
     if "not a database" in text or "malformed" in text:
-        return f"it is damaged ({text}); move it away: run folders stay as they are."
+        return f"it is damaged ({text}); move it away. Run folders are kept."
     return f"{text}; nothing has changed."
 
 
@@ -317,7 +316,7 @@ def _to_sql(value: Any) -> Any:
 
 
 def _from_row(row: sqlite3.Row) -> QueuedRun:
-    """Raises ValueError or TypeError where it holds something else."""
+    """Raises ValueError or TypeError if a value is invalid."""
     values = {name: row[name] for name in row.keys()}  # noqa: SIM118 - iterating over a Row gives its values
     if path_inside(Path(), values["id"]) is None:
         raise ValueError(f"its id {values['id']!r} cannot be the name of a folder")
@@ -346,7 +345,7 @@ def _process_of(text: str | None) -> ProcessIdentity | None:
 
 
 class RootTaken(UserError):
-    """Another process holds the lock. who: what it wrote down about itself; empty where it could not."""
+    """Another process holds the lock. who: its description of itself; empty if it could not write one."""
 
     def __init__(self, who: str) -> None:
         super().__init__(who)
@@ -354,10 +353,11 @@ class RootTaken(UserError):
 
 
 class RootLock:
-    """The lock of a folder that a service keeps its files in; the system ends it with this process."""
+    """The lock on the service's folder; the system releases it when this process ends."""
 
     def __init__(self, folder: Path, who: str) -> None:
-        """who: shown to whoever is refused. Raises RootTaken, and OSError where the file cannot be opened."""
+        """who: description shown to services that are refused. Raises RootTaken, and OSError if the file cannot be
+        opened."""
         self.path = folder / LOCK_FILE
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
         while True:
@@ -365,32 +365,33 @@ class RootLock:
             try:
                 if not _try_lock(self._descriptor):
                     raise RootTaken(os.read(self._descriptor, _MOST_LOCK_BYTES).decode(errors="replace").strip())
-                if self.is_there():  # else whoever had the folder before has deleted it
+                if self.is_there():  # otherwise the previous service has just deleted the folder
                     break
             except BaseException:
                 os.close(self._descriptor)
                 raise
             os.close(self._descriptor)
-        with suppress(OSError):  # a full disk: nobody is told who, and the lock holds all the same
+        with suppress(OSError):  # a full disk: the description is missing, but the lock holds
             os.ftruncate(self._descriptor, 0)
             os.write(self._descriptor, who.encode())
 
     def is_there(self) -> bool:
-        """Whether the file still lies where it was made: not so if the folder was deleted, moved or replaced."""
+        """False if the folder was deleted, moved or replaced since the lock was taken."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
         except OSError:
             return False
 
     def close(self) -> None:
-        """Let another service take the folder. The file stays, empty: removing it would let two in. Once only."""
+        """Release the folder. The empty file stays: removing it would let two services in. Call once only."""
         with suppress(OSError):
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock an open file at once; False where another has it. A file system without locks leaves it to the queue."""
+    """Lock an open file without waiting; False if another process holds the lock. On a file system without locks, only
+    the queue keeps a second service out."""
     try:
         if os.name == "nt":
             import msvcrt

@@ -1,4 +1,4 @@
-"""What is handed to the service: settings, checked before they are queued, and whether an ended run can go on."""
+"""Checks of requests to the service: settings before they are queued, and whether a run can be resumed."""
 
 import re
 import secrets
@@ -29,10 +29,10 @@ _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+@=,-]{0,120}")
 
 
 def submitted_config(settings: Settings, *, working_directory: Path | None = None) -> TrainConfig:
-    """The settings of one run: a TrainConfig, settings by name, flat or in sections, or the path of a file of them.
+    """The settings of one run, from a TrainConfig, settings by name (flat or in sections), or a settings file.
 
-    working_directory: what relative paths in a mapping start from. Raises UserError: a name unknown, a wrong type, a
-    value out of range, a file that is not there.
+    working_directory: from which relative paths in a mapping are resolved. Raises UserError if a name is unknown, a
+    value is invalid, or a file does not exist.
     """
     if isinstance(settings, TrainConfig):
         config = settings
@@ -58,12 +58,12 @@ def submitted_config(settings: Settings, *, working_directory: Path | None = Non
 
 
 def flat_settings(config: TrainConfig) -> dict[str, Any]:
-    """Every setting by name, but the folder, as the queue and config.yaml keep them."""
+    """All settings by name except checkpoint_dir, as in the queue and in config.yaml."""
     return {name: value for name, value in flatten(config).items() if name != "checkpoint_dir"}
 
 
 def check_within_limit(settings: Mapping[str, Any], max_concurrent_envs: int | None) -> None:
-    """Raise UserError where a run asks for more environments than may ever run at once."""
+    """Raise UserError if a run needs more environments than the limit of the service."""
     envs = int(need_of(settings).envs)
     name = "n_envs" if envs == settings.get("n_envs") else "the largest number of n_envs_schedule"
     if max_concurrent_envs is not None and envs > max_concurrent_envs:
@@ -74,7 +74,7 @@ def check_within_limit(settings: Mapping[str, Any], max_concurrent_envs: int | N
 
 
 def new_run_id(config: TrainConfig) -> str:
-    """A name for a run that no other has: what it learns, its seed, the time, and something random.
+    """A unique id for a run: its task, its seed, the time, and six random characters.
 
     >>> from ml_pipeline.config.run import RunConfig
     >>> new_run_id(TrainConfig(run=RunConfig(env_id="CartPole-v1", seed=3))).startswith("CartPole-v1-seed3-")
@@ -92,23 +92,23 @@ def new_run_id(config: TrainConfig) -> str:
 
 
 def check_run_id(id: str) -> None:
-    """Raise UserError unless a folder of a run may have this name."""
+    """Raise UserError unless this is a valid name of a run folder."""
     if not isinstance(id, str) or not _RUN_ID.fullmatch(id):
         got = f'"{id[:130]}"' if isinstance(id, str) else excerpt(repr(id), 100)
         raise UserError(
-            f'The id of a run must be letters, digits and any of "._+@=,-", beginning with a letter or digit, but got '
+            f'The id of a run must consist of letters, digits and "._+@=,-", and begin with a letter or digit, but got '
             f"{got}."
         )
 
 
 def require_name(run: str) -> None:
-    """Raise UserError where this cannot be the id of a run, as it is no text."""
+    """Raise UserError if the id of a run is not a string."""
     if not isinstance(run, str):
-        raise UserError(f"A run is named by its id, a text, but got {excerpt(repr(run), 100)}.")
+        raise UserError(f"The id of a run must be a string, but got {excerpt(repr(run), 100)}.")
 
 
 def check_order(priority: int, restarts: int) -> None:
-    """Raise UserError unless both are whole numbers within their ranges."""
+    """Raise UserError unless both are integers within their ranges."""
     check_count("priority", priority, minimum=-MOST_PRIORITY)
     check_count("restarts", restarts, minimum=0)
     for name, value, most in (("priority", priority, MOST_PRIORITY), ("restarts", restarts, MOST_RESTARTS)):
@@ -117,7 +117,7 @@ def check_order(priority: int, restarts: int) -> None:
 
 
 def as_path(name: str, value: Path | str) -> Path:
-    """A path that was handed in. Raises UserError where it is none."""
+    """A path from a caller. Raises UserError if it is not a path."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         expected = "a TrainConfig, settings by name, or the path of a file" if name == "settings" else "a path"
         raise UserError(f"{name} must be {expected}, but got {excerpt(repr(value), 100)}.")
@@ -125,10 +125,10 @@ def as_path(name: str, value: Path | str) -> Path:
 
 
 def known_run(root: Path, name: str) -> QueuedRun:
-    """A run of the root that the queue does not know, as one that has ended. Raises UserError where there is none."""
+    """A run of the root that is not in the queue, as a stopped run. Raises UserError if there is none."""
     folder = path_inside(root, name)
     if folder is None or not (folder / SETTINGS_FILE).is_file():
-        raise UserError(f'There is no run "{name}" in {root}; `ml-pipeline status` lists those that are there.')
+        raise UserError(f'There is no run "{name}" in {root}; `ml-pipeline status` lists the runs.')
     check_not_written(folder)
     config = train_config(layered(read_train_settings(folder / SETTINGS_FILE)))
     return QueuedRun(
@@ -137,24 +137,24 @@ def known_run(root: Path, name: str) -> QueuedRun:
 
 
 def resumable(run: QueuedRun, folder: Path, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes, converted. Raises UserError where the run does not need or cannot take a resumption with them."""
+    """The changes, converted. Raises UserError if the run cannot be resumed with them, or has nothing left to do."""
     if run.status in {"queued", "running"}:
-        raise UserError(f"{run.id} is {run.status} already; `ml-pipeline stop {run.id}` would stop it.")
+        raise UserError(f"{run.id} is already {run.status}; to stop it: ml-pipeline stop {run.id}")
     check_not_written(folder)
     converted = convert_settings(changes, TrainConfig, source=Path("the changes"))
     train_config(layered(run.settings, converted))
     if converted and not (folder / LATEST_CHECKPOINT).exists():
         raise UserError(
-            f"{run.id} has no checkpoint to go on from, so that it begins anew with its own settings; leave the "
-            "changes out, or submit another run."
+            f"{run.id} has no checkpoint, so it starts again with its own settings; leave the changes out, or submit "
+            "another run."
         )
     state = read_state(folder)
     more = converted.get("total_timesteps")
     if state is not None and state.status == "finished":
         if more is None and converted.get("iterations") is None:
-            raise UserError(f"{run.id} has finished; it goes on with a larger --total-timesteps.")
+            raise UserError(f"{run.id} has finished; pass a larger --total-timesteps to continue it.")
         if more is not None and state.global_step is not None and more <= state.global_step:
             raise UserError(
-                f"{run.id} has finished {state.global_step:,} steps, but total_timesteps is {more:,}; ask for more."
+                f"{run.id} has finished {state.global_step:,} steps, but total_timesteps is {more:,}; pass more."
             )
     return {name: str(value) if isinstance(value, Path) else value for name, value in converted.items()}

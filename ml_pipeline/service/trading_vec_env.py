@@ -1,7 +1,7 @@
-"""The vector environments that `build_vec_env` returns: they know their task and settings, and may write a monitor.
+"""The vector environments that `build_vec_env` returns, with their task and settings, and an optional monitor file.
 
-The monitor has Stable-Baselines3's format, which its `load_results` and plots read: r is an episode's return, l its
-length, t the seconds since t_start; `trading.episode_figures` describes the others. A ratio that is not defined is an
+The monitor file has Stable-Baselines3's format, which its `load_results` and plots read: r is an episode's return, l
+its length, t the seconds since t_start; `trading.episode_figures` describes the other columns. An undefined ratio is an
 empty cell, which pandas reads as NaN.
 """
 
@@ -28,12 +28,12 @@ HEADER = ",".join(["r", "l", "t", *EPISODE_FIGURES])
 
 
 class EpisodeMonitor:
-    """Writes a line when an episode ends, whole and at once, so that a kill leaves whole lines. Not for two writers."""
+    """Writes one complete line per finished episode, so that a kill leaves complete lines. For a single writer."""
 
     def __init__(self, path: str | Path, env_id: str) -> None:
-        """Begin a new file; one of an earlier environment is replaced. Raises UserError where it cannot be written.
+        """Create the file, replacing an earlier one. Raises UserError if it is not writable.
 
-        path: without .monitor.csv, which is added as Stable-Baselines3 does; in a folder, monitor.csv.
+        path: without .monitor.csv, which is added as in Stable-Baselines3; if it is a folder, its monitor.csv.
         """
         self.path = monitor_file(path)
         self._t_start = time.time()
@@ -57,7 +57,7 @@ class EpisodeMonitor:
 
 
 def monitor_file(path: str | Path) -> Path:
-    """The file of a monitor_path, as Stable-Baselines3 names it.
+    """The file for a monitor_path, named as in Stable-Baselines3.
 
     >>> monitor_file("logs/vec_monitor").as_posix()
     'logs/vec_monitor.monitor.csv'
@@ -78,18 +78,18 @@ def _lines(final_info: Mapping[str, Any], seconds: float) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class BuiltFrom:
-    """What environments were made of. config: of a run in them."""
+    """The task and configuration from which environments were built. config: of a run in them."""
 
     task: TradingTask
     config: TrainConfig
 
 
 class _Monitored:
-    """Environments that write the figures of their episodes, and close what they write to."""
+    """Environments that write episode statistics to a monitor, which they close."""
 
     built_from: BuiltFrom
     is_monitored = True
-    """False while somebody steps the environments to measure them."""
+    """False while throughput is measured."""
     _monitor: EpisodeMonitor | None = None
 
     def _written(self, step: Step) -> Step:
@@ -103,12 +103,12 @@ class _Monitored:
 
 
 class TradingVecEnv(_Monitored, ParallelEnv):
-    """`ParallelEnv` of single symbols, dealt round them. built_from: its task, and the settings of a run in it."""
+    """`ParallelEnv` with one symbol per environment, in turn. built_from: its task and configuration."""
 
     def __init__(
         self, env_fns: Sequence[EnvFactory], built_from: BuiltFrom, monitor: EpisodeMonitor | None, **options: Any
     ) -> None:
-        """Owns the monitor, and closes it in `close`. options: of `ParallelEnv`."""
+        """monitor: closed by `close`. options: of `ParallelEnv`."""
         super().__init__(env_fns, **options)
         self.built_from, self._monitor = built_from, monitor
 
@@ -121,10 +121,10 @@ class TradingVecEnv(_Monitored, ParallelEnv):
 
 
 class BatchedTradingVecEnv(_Monitored, BatchedEpisodeFiguresEnv):
-    """`BatchedTradingEnv` of single symbols; each episode draws its symbol. `attach` sets the rest."""
+    """`BatchedTradingEnv` with one symbol per episode, drawn at random. Call `attach` after the constructor."""
 
     def attach(self, built_from: BuiltFrom, monitor: EpisodeMonitor | None) -> "BatchedTradingVecEnv":
-        """Take the task and settings, and a monitor to write and to close; return itself."""
+        """Set the task, the configuration, and a monitor that `close` will close; return self."""
         self.built_from, self._monitor = built_from, monitor
         return self
 

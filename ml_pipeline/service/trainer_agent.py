@@ -1,4 +1,4 @@
-"""`TrainerAgent`: from a configuration to a trained policy, in a script or a notebook."""
+"""`TrainerAgent`: train a policy from one configuration, in a script or a notebook."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,11 @@ from ml_pipeline.trading.task import TradingTask
 
 
 class TrainerAgent:
-    """Trains a policy as a configuration says, in environments that it makes or is given.
+    """Trains a policy from a configuration, in environments that it makes or that you pass.
 
-    config: a dict, the path of a YAML or JSON file, or a `TrainConfig`. logger: told what a person who watches wants to
-    read, warnings about data among it; None: the log file, where one is configured, or else "ml_pipeline.service".
-    trainer_core: the result of the last run, and its speed.
+    config: a dict, the path of a YAML or JSON file, or a `TrainConfig`. logger: gets progress messages and warnings;
+    None: the log file, if one is configured, or else the logger "ml_pipeline.service". trainer_core: the result and the
+    throughput of the last run.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -48,7 +48,7 @@ class TrainerAgent:
         *,
         logger: logging.Logger | None = None,
     ) -> None:
-        """Raises UserError where the configuration cannot be used, an unknown name with the nearest one."""
+        """Raises UserError if the configuration is invalid."""
         self._is_settings = isinstance(config, TrainConfig)
         self.config = agent_config(config)
         log_file = self.config.logging.log_file
@@ -69,9 +69,9 @@ class TrainerAgent:
         n_envs: int | None = None,
         use_shared_memory: bool = False,
     ) -> TradingVecEnv | BatchedTradingVecEnv:
-        """The environments of `build_vec_env` for this configuration; the caller closes them.
+        """Call `build_vec_env` with this configuration; the caller closes the environments.
 
-        The file of episodes, logs/vec_monitor.monitor.csv, is written unless `enable_monitoring` is false.
+        They write episode statistics to logs/vec_monitor.monitor.csv, unless `enable_monitoring` is false.
         """
         return build_vec_env(
             symbols,
@@ -84,11 +84,11 @@ class TrainerAgent:
         )
 
     def set_env(self, vec_env: VectorEnv | gymnasium.Env) -> None:
-        """Train in these environments from now on; they are not closed.
+        """Train in these environments from now on. They stay open.
 
-        vec_env: of `create_vectorized_env` or `build_vec_env`; a single environment, such as `gymnasium.make(...)`
-        returns; or, where the section environment names an `env_id`, any Gymnasium vector environment of it with
-        autoreset_mode SAME_STEP. A single environment of an id is evaluated on others of that id, without wrappers.
+        vec_env: from `create_vectorized_env` or `build_vec_env`; a single environment, such as `gymnasium.make(...)`;
+        or, if the section environment has an `env_id`, any Gymnasium vector environment of that id with autoreset_mode
+        SAME_STEP. For a single environment, the policy is evaluated on new environments of its id, without wrappers.
         """
         single = vec_env if isinstance(vec_env, gymnasium.Env) else None
         kind = type(vec_env if single is None else single.unwrapped).__name__
@@ -101,15 +101,15 @@ class TrainerAgent:
                 f"{vec_env!r}{another}."
             )
         if getattr(vec_env, "closed", False):
-            raise UserError("set_env got environments that are closed; make new ones, and close them after training.")
+            raise UserError("set_env got closed environments; make new ones, and close them after training.")
         built_from = getattr(vec_env, "built_from", None)
         if built_from is None and self.config.train.run.env_id is None:
-            raise UserError(f"{kind} has no id by which another one is made for the evaluation; {_remedy(single)}.")
+            raise UserError(f"{kind} has no id to make another one for the evaluation; {_remedy(single)}.")
         self._envs, self._built_from = vec_env, built_from
         self.trainer_core.watch(vec_env, None if built_from is None else _first_of(built_from.task))
 
     def _wrapped(self, env: gymnasium.Env) -> VectorEnv:
-        """A single environment as a vector of one, and the configuration with its id, unless it names one."""
+        """A vector of one environment; its id is added to the configuration, unless that has one."""
         spec = env.spec
         registered = None if spec is None else gymnasium.registry.get(spec.id)
         if self.config.train.run.env_id is None and spec is not None and registered is not None:
@@ -122,11 +122,10 @@ class TrainerAgent:
     def train(self, *, resume: str | Path | None = None) -> Path:
         """Train to the end, and return the path of the best policy: best.pt in the run folder.
 
-        Each call is a run of its own, in a new folder or in `checkpoint_dir`. resume: a run folder or checkpoint to
-        continue instead, in environments of the same symbols and number. Without `set_env`, environments are made as
-        the section environment says, and closed.
-        Raises UserError where a setting is missing or cannot be used, and what `Run.train` raises where training breaks
-        down.
+        Each call is a new run, in a new folder or in `checkpoint_dir`. resume: a run folder or checkpoint to continue
+        instead, in environments of the same symbols and number. Without `set_env`, environments are made from the
+        section environment, and closed at the end.
+        Raises UserError if a setting is missing or invalid, and the errors of `Run.train`.
         """
         if self._envs is not None:
             return model_path(self._train_in(self._envs, self._built_from, resume))
@@ -138,7 +137,7 @@ class TrainerAgent:
         trading = config.trading
         if missing := [name for name in ("data", "symbols") if not getattr(trading, name)]:
             raise UserError(
-                "There is nothing to train in: call set_env(create_vectorized_env(symbols, data_dir)), or name "
+                "There are no environments to train in: call set_env(create_vectorized_env(symbols, data_dir)), or set "
                 f"{' and '.join(missing)} in the section environment."
             )
         assert trading.data is not None
@@ -150,14 +149,14 @@ class TrainerAgent:
             envs.close()
 
     def evaluate(self, model: str | Path | None = None, *, split: str = "test") -> dict[str, Any]:
-        """Figures of a policy, by default the last run's best, on a split that it was not trained on.
+        """Evaluate a policy, by default the best of the last run, on a split that was not used in training.
 
-        Returns, for trading, {"agent", "buy_and_hold", "equal_weight", "random": each a dict of figures, "symbols": the
-        same of each symbol, "table" and "summary": texts}; for a Gymnasium environment {"mean_return"}. Writes nothing.
+        Returns, for trading, {"agent", "buy_and_hold", "equal_weight", "random": each a dict of metrics, "symbols": the
+        same per symbol, "table" and "summary": texts}; for a Gymnasium environment {"mean_return"}. Writes no files.
         """
         result = self.trainer_core.run_result
         if model is None and result is None:
-            raise UserError("There is no policy to evaluate yet; call train() first, or name a run folder.")
+            raise UserError("There is no policy to evaluate yet; call train() first, or pass a run folder.")
         assert model is not None or result is not None
         policy = load_policy(model if model is not None else model_path(result))  # type: ignore[arg-type]
         task: Any = make_task(policy.config) if self._built_from is None else self._built_from.task
@@ -168,7 +167,7 @@ class TrainerAgent:
         return figures
 
     def get_recommended_n_envs(self, symbols: Sequence[str]) -> int:
-        """How many environments to train these symbols in, chosen by measuring here and now."""
+        """The recommended number of environments for these symbols, measured on this machine now."""
         data = self.config.train.trading.data
         if data is None and self._built_from is not None:
             data = self._built_from.config.trading.data
@@ -184,7 +183,7 @@ class TrainerAgent:
             self._warn(task.notices)
             _check_spaces(task, envs)
             return self.trainer_core.train(config, task, envs, resume=resume)
-        # What the environments are made of comes from them, and all else from this agent's own configuration.
+        # The environments determine their own settings; the rest comes from this agent's configuration.
         made = built_from.config
         config = replace(made, ppo=own.ppo, run=_run_of(own, made))
         return self.trainer_core.train(config, built_from.task.with_seed(config.run.seed), envs, resume=resume)
@@ -195,17 +194,17 @@ class TrainerAgent:
 
 
 def _remedy(env: gymnasium.Env | None) -> str:
-    """What to do with an environment that has no id; None: with a vector of them."""
+    """The remedy for an environment without an id; None: for a vector environment."""
     if env is None:
-        return "make it by create_vectorized_env or build_vec_env, or name its env_id in the section environment"
+        return "make it with create_vectorized_env or build_vec_env, or set env_id in the section environment"
     made = type(env.unwrapped)
     if made.__module__.startswith("ml_pipeline.trading."):
-        return "make it by create_vectorized_env or build_vec_env, which hold bars out for the evaluation"
+        return "make it with create_vectorized_env or build_vec_env, which hold out bars for the evaluation"
     return _by_an_id(made)
 
 
 def _by_an_id(made: Any) -> str:
-    """What to do with an environment's class, or with a function that makes one."""
+    """The remedy for an environment's class, or a function that makes one."""
     name = getattr(made, "__name__", "")
     named = name.isidentifier()  # a lambda is not
     env_id, entry_point = (f"{name}-v0", name) if named else ("Mine-v0", "that function")
@@ -213,7 +212,7 @@ def _by_an_id(made: Any) -> str:
 
 
 def _check_spaces(task: Any, envs: VectorEnv) -> None:
-    """Raise UserError where the environments have other spaces than those that the policy is evaluated on."""
+    """Raise UserError if training and evaluation environments have different spaces."""
     with closing(task.evaluation_env()) as env:
         for name in ("observation_space", "action_space"):
             evaluated, trained = getattr(env, name), getattr(envs, f"single_{name}")
@@ -221,12 +220,12 @@ def _check_spaces(task: Any, envs: VectorEnv) -> None:
                 raise UserError(
                     f"The environments have the {name.replace('_', ' ')} {excerpt(str(trained))}, but {task.env_id}, "
                     f"on which the policy is evaluated, has {excerpt(str(evaluated))}; name the wrappers in the "
-                    "setting wrappers, or register an id of the wrapped environment."
+                    "setting wrappers, or register an id for the wrapped environment."
                 )
 
 
 def _form(space: gymnasium.Space) -> tuple[Any, ...]:
-    """What a space must have in common with another one for a policy to fit both: all but the bounds of numbers."""
+    """The properties of a space that a policy depends on: everything except the bounds of numbers."""
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else dict(enumerate(space.spaces))
         return type(space), {key: _form(part) for key, part in parts.items()}
@@ -235,7 +234,7 @@ def _form(space: gymnasium.Space) -> tuple[Any, ...]:
 
 
 def _run_of(own: TrainConfig, made: TrainConfig) -> Any:
-    """The run's own settings, with the number and kind of the environments that were made."""
+    """The agent's run settings, with the number and type of the environments that were made."""
     names = ("n_envs", "vec_env", "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure")
     return replace(own.run, **{name: getattr(made.run, name) for name in names})
 

@@ -1,4 +1,4 @@
-"""What a `TrainerAgent` trains with: a run in given or own environments, its result, its log, and how fast it was."""
+"""The core of a `TrainerAgent`: one training run, its result, its log, and its throughput."""
 
 import logging
 import math
@@ -33,7 +33,7 @@ from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 
 
 class TrainerCore:
-    """Runs trainings one after another. run_result: of the last one; None before it."""
+    """Runs trainings one after another. run_result: of the last run; None before it."""
 
     def __init__(self, logging_config: LoggingConfig, logger: logging.Logger) -> None:
         self._logging = logging_config
@@ -46,21 +46,21 @@ class TrainerCore:
         self.run_result: RunResult | None = None
 
     def watch(self, envs: VectorEnv | None, make_one: EnvFactory | None) -> None:
-        """These are the environments that performance is about. make_one: makes a single one like them."""
+        """Set the environments whose throughput is measured. make_one: makes a single environment of the same kind."""
         self._envs, self._make_one = envs, make_one
         self._measured, self._spent = None, TimeSink()
 
     def train(
         self, config: TrainConfig, task: Task, envs: VectorEnv | None = None, *, resume: str | Path | None = None
     ) -> RunResult:
-        """One run, to its end or a stop. envs: stay open; None: made for the run, and closed after it.
+        """Train one run to its end or a stop. envs: stay open; None: made for the run and closed after it.
 
-        resume: a run folder or checkpoint to continue, which keeps its settings but for `total_timesteps`.
+        resume: a run folder or checkpoint to continue; it keeps its settings, except `total_timesteps`.
         """
         checkpoint = None
         if resume is not None:
             checkpoint = find_checkpoint(str(resume), {})
-            assert checkpoint is not None  # only "auto" finds none
+            assert checkpoint is not None  # only "auto" may find none
             config = _resumed(checkpoint, config)
         log = TrainingLog(self._logger, self._logging.log_interval)
         with ExitStack() as stack:
@@ -68,7 +68,7 @@ class TrainerCore:
                 envs = make_envs(config, task)
                 stack.callback(envs.close)
                 self.watch(envs, task.train_env_fns(config.run.n_envs)[0])
-                stack.callback(self._measure)  # while they are open
+                stack.callback(self._measure)  # before they are closed
             self._spent = TimeSink()
             stack.callback(log.close)
             run = Run(config, task, checkpoint=checkpoint, sinks=[self._spent, log], listener=log, envs=envs)
@@ -80,16 +80,15 @@ class TrainerCore:
                 self.run_result = run.result
 
     def get_training_performance_info(self) -> dict[str, Any]:
-        """How fast the last training was, and what its environments are worth.
+        """Throughput of the last training and of its environments.
 
         environment_type: "in-process", "workers", "workers and in-process" or "batched". num_envs, num_workers.
-        steps_per_second: environment steps of the training, acting and learning included; None before it.
-        env_steps_per_second, single_env_steps_per_second: of the environments, and of one of them alone in this
-        process, by random actions for a fifth of a second each, after which they are as they were; None while a
-        training is under way, and where there are none. measured_speedup: the first over the second. expected_speedup:
-        what the choice of workers expects, over stepping one after another, from a step, a wake-up and the cores that
-        are free; 1 without workers, None for batched environments. memory: "process_mb", "children_mb" and
-        "available_mb", as of now.
+        steps_per_second: environment steps of the training, including acting and learning; None before a training.
+        env_steps_per_second, single_env_steps_per_second: of the environments, and of a single one in this process,
+        with random actions for 0.2 s each; their state is restored afterwards. None during a training and without
+        environments. measured_speedup: the first divided by the second. expected_speedup: the estimate by which the
+        number of workers was chosen, compared with stepping in this process; 1 without workers, None for batched
+        environments. memory: current "process_mb", "children_mb" and "available_mb".
         """
         self._measure()
         figures = described(self._envs, self._measured)
@@ -102,13 +101,13 @@ class TrainerCore:
 
 
 def model_path(result: RunResult) -> Path:
-    """The checkpoint to use: the best or, where none was evaluated, the latest."""
+    """The checkpoint to use: the best or, if there was no evaluation, the latest."""
     best = result.folder / BEST_CHECKPOINT
     return best if best.is_file() else result.folder / LATEST_CHECKPOINT
 
 
 def _resumed(checkpoint: Path, config: TrainConfig) -> TrainConfig:
-    """The settings to go on with. Raises UserError where these environments are not those of the run."""
+    """The settings of the resumed run. Raises UserError if these environments differ from those of the run."""
     run, trading = config.run, config.trading
     changes: dict[str, Any] = {"n_envs": run.n_envs, "n_workers": run.n_workers}
     if run.env_id is None:
@@ -119,15 +118,15 @@ def _resumed(checkpoint: Path, config: TrainConfig) -> TrainConfig:
 
 
 LOGGER = "ml_pipeline.service"
-"""Where a `TrainerAgent` says what it says, unless it is given a logger or a file."""
+"""Name of a `TrainerAgent`'s logger, unless it has a log file or gets a logger."""
 _FORMAT = "%(asctime)sZ %(levelname)s %(message)s"
 
 
 def file_logger(path: Path) -> logging.Logger:
-    """A logger of its own that adds lines to `path`, and passes them on to the handlers of ml_pipeline.
+    """A new logger that appends lines to `path`, and passes them on to the handlers of the logger ml_pipeline.
 
-    Where nobody listens to ml_pipeline, warnings go to stderr as well, as Python does with a logger without handlers.
-    `close_log_file` closes the file; another line opens it again. Raises UserError where it cannot be written.
+    If ml_pipeline has no handlers, warnings also go to stderr, as usual in Python. `close_log_file` closes the file;
+    the next line opens it again. Raises UserError if the file is not writable.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +143,7 @@ def file_logger(path: Path) -> logging.Logger:
 
 
 def close_log_file(logger: logging.Logger) -> None:
-    """Close the file of a `file_logger`; another logger keeps what it has open."""
+    """Close the file of a `file_logger`. Does nothing to other loggers."""
     if isinstance(logger, _FileLogger):
         for handler in logger.handlers:
             handler.close()
@@ -160,7 +159,7 @@ class _FileLogger(logging.Logger):
 
 
 class TrainingLog(RunListener):
-    """A listener and a sink of a run: its sentences, and a line of progress every `log_interval` environment steps."""
+    """Listener and sink of a run: logs its messages, and a progress line every `log_interval` environment steps."""
 
     def __init__(self, logger: logging.Logger, log_interval: int) -> None:
         self._logger = logger
@@ -183,7 +182,7 @@ class TrainingLog(RunListener):
         self._logger.info("Training is over.")
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
-        """A line of progress, where the interval has passed."""
+        """Log a progress line if the interval has passed."""
         step = int(metrics["time/global_step"])
         if step < self._next and step < self._total:
             return
@@ -199,12 +198,12 @@ class TrainingLog(RunListener):
 
 _MB = 1e6
 _ROUNDS, _ROUND_S = 5, 0.04
-"""The best of these counts: whoever else is at work only makes a round slower."""
+"""The best round counts: other processes can only make a round slower."""
 _PARTS = ("acting", "stepping", "waiting", "exchanging", "learning")
 
 
 class TimeSink:
-    """Adds up the steps of a training and the seconds that they took."""
+    """Sums the steps of a training and the seconds that they took."""
 
     def __init__(self) -> None:
         self._steps = 0.0
@@ -227,9 +226,9 @@ class TimeSink:
 
 @dataclass(frozen=True)
 class Measured:
-    """Environment steps per second of a vector of environments, and of one alone; None where it cannot be known.
+    """Environment steps per second of a vector environment, and of a single one; None if unknown.
 
-    expected_speedup: what the choice of workers expects of them, over stepping one after another; None if unknown.
+    expected_speedup: the estimate by which the number of workers was chosen; None if unknown.
     """
 
     rate: float | None
@@ -238,16 +237,16 @@ class Measured:
 
 
 def measure(envs: VectorEnv, make_one: EnvFactory | None) -> Measured:
-    """Step the environments, and a single one, by random actions; they are then as they were.
+    """Measure the environments and a single one with random actions, and restore their states.
 
-    Where their states cannot be kept, they need a reset afterwards, with which every training begins.
+    If their states cannot be saved, they need a reset afterwards, which every training does.
     """
     with _unmonitored(envs):
         return _measured(envs, make_one)
 
 
 def described(envs: VectorEnv | None, measured: Measured | None) -> dict[str, Any]:
-    """The figures of `TrainerCore.get_training_performance_info` about environments; None where there are none."""
+    """The entries of `TrainerCore.get_training_performance_info` about environments; None if there are none."""
     rate, single_rate = (measured.rate, measured.single_rate) if measured else (None, None)
     return {
         "environment_type": None if envs is None else environment_type(envs),
@@ -261,7 +260,7 @@ def described(envs: VectorEnv | None, measured: Measured | None) -> dict[str, An
 
 
 def environment_type(envs: VectorEnv) -> str:
-    """How environments are stepped, in words; the name of the class where it is none of ours."""
+    """The type of a vector environment in words; the name of its class if it is not ours."""
     if isinstance(envs, ParallelEnv):
         kinds = ["workers"] if envs.num_workers else []
         return " and ".join([*kinds, *(["in-process"] if envs.steps_here else [])])
@@ -269,9 +268,9 @@ def environment_type(envs: VectorEnv) -> str:
 
 
 def memory_mb() -> dict[str, float]:
-    """Resident memory in MB (10^6 bytes): of this process, of its children, and what more processes may take.
+    """Memory in MB (10^6 bytes): resident memory of this process and of its children, and available memory.
 
-    Pages that processes share count in each of them.
+    Shared pages count once per process.
     """
     this = psutil.Process()
     children = 0
@@ -289,7 +288,7 @@ def memory_mb() -> dict[str, float]:
 
 @contextmanager
 def _unmonitored(envs: VectorEnv) -> Iterator[None]:
-    """Write no figures of episodes in the block."""
+    """Write no episode statistics within the block."""
     before = getattr(envs, "is_monitored", None)
     if before is not None:
         envs.is_monitored = False  # type: ignore[attr-defined]
@@ -326,7 +325,7 @@ def _best(rates: Iterable[float | None]) -> float | None:
 
 
 def _rate(envs: VectorEnv) -> float | None:
-    """Environment steps per second by random actions, resets included; None where they refuse those."""
+    """Environment steps per second with random actions, including resets; None if the environments refuse them."""
     try:
         envs.action_space.seed(0)
         actions = [envs.action_space.sample() for _ in range(16)]
@@ -336,6 +335,6 @@ def _rate(envs: VectorEnv) -> float | None:
         while (elapsed_s := time.perf_counter() - began) < _ROUND_S:
             envs.step(actions[steps % len(actions)])
             steps += 1
-    except Exception:  # random actions may be illegal in it; then nothing is known
+    except Exception:  # random actions may be invalid
         return None
     return steps * envs.num_envs / elapsed_s if steps else None

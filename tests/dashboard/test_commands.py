@@ -141,7 +141,7 @@ def test_a_run_is_named_as_other_commands_name_it(root, capsys, monkeypatch):
     make_run(root, "gone", status="finished")
     with pytest.raises(SystemExit):
         status.main(["go"])
-    assert '"go" begins the names of 2 runs: going, gone; write more' in capsys.readouterr().err
+    assert '"go" matches the names of 2 runs: going, gone; type more' in capsys.readouterr().err
 
 
 def test_help_shows_no_empty_default(capsys):
@@ -153,7 +153,7 @@ def test_help_shows_no_empty_default(capsys):
         assert "--no-json" not in out
 
 
-@pytest.mark.parametrize(("name", "what"), [("nothing", "is not there"), ("file", "is no folder")])
+@pytest.mark.parametrize(("name", "what"), [("nothing", "does not exist"), ("file", "is not a folder")])
 def test_a_root_that_is_no_folder_is_refused(tmp_path, capsys, name, what):
     (tmp_path / "file").touch()
     for command in (status.main, watch.main):

@@ -29,7 +29,7 @@ def test_runs_are_found_by_their_names(root):
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_no_name_leaves_the_folder_of_runs(root, name):
-    with pytest.raises(NotThere, match="holds no run"):
+    with pytest.raises(NotThere, match="has no run"):
         find_run(root, name)
 
 
@@ -40,7 +40,7 @@ def test_a_root_that_is_a_run_has_no_other(root):
 
 def test_a_link_out_of_the_folder_of_runs_is_not_followed(root, tmp_path):
     (root / "link").symlink_to(tmp_path / "secret")
-    with pytest.raises(NotThere, match="leads out of"):
+    with pytest.raises(NotThere, match="is a link to a place outside of"):
         find_run(root, "link")
     (root / "inside").symlink_to(root / "a")
     assert find_run(root, "inside") == root / "inside"
@@ -92,5 +92,5 @@ def test_bytes_that_are_no_text_are_shown_as_such(tmp_path):
 
 def test_a_link_to_itself_is_no_run(tmp_path):
     (tmp_path / "self").symlink_to("self")
-    with pytest.raises(NotThere, match='holds no run "self"'):
+    with pytest.raises(NotThere, match='has no run "self"'):
         find_run(tmp_path, "self")

@@ -98,7 +98,7 @@ def test_this_machine_needs_none_unless_one_is_given(root):
         ({"port": -1}, "port must be from 0 to 65535"),
         ({"token": "short"}, "at least 16"),
         ({"token": "sixteen\nor more letters"}, "at least 16"),
-        ({"host": "not a host"}, '"not a host" is no address'),
+        ({"host": "not a host"}, '"not a host" is not an address'),
         ({"host": "192.0.2.1"}, "cannot be served on 192.0.2.1"),
     ],
 )

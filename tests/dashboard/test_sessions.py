@@ -183,7 +183,7 @@ def test_no_name_leads_out_of_the_folder(tmp_path, name):
     make_session(tmp_path / "live", "eurusd")
     make_session(tmp_path / "live", ".hidden")
     (tmp_path / "live" / "linked").symlink_to(tmp_path / "secret")
-    with pytest.raises(NotThere, match="holds no session"):
+    with pytest.raises(NotThere, match="has no session"):
         SessionReader(tmp_path / "live").folder(name)
     assert [each.name for each in SessionReader(tmp_path / "live").read()] == ["eurusd"]
 

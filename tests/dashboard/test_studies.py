@@ -68,7 +68,7 @@ def test_a_study_whose_process_is_gone_was_stopped(tmp_path):
     assert (found.status, found.running, found.seconds_left) == ("stopped", (), None)
     assert (
         found.reason
-        == f"Its process {GONE['pid']} on {GONE['host']} is gone; start it again with the same command to go on."
+        == f"Its process {GONE['pid']} on {GONE['host']} is gone; to continue, start it again with the same command."
     )
 
 
@@ -169,7 +169,7 @@ def test_no_name_leaves_the_folder_of_runs(tmp_path, name):
     make_study(tmp_path, "secret")
     make_study(tmp_path / "runs", "s")
     make_study(tmp_path / "runs", ".hidden")
-    with pytest.raises(NotThere, match="holds no study"):
+    with pytest.raises(NotThere, match="has no study"):
         find_study(tmp_path / "runs", name)
 
 

@@ -411,7 +411,7 @@ def test_a_link_to_itself_is_one_line_and_the_others_are_shown(tmp_path):
     good, broken = read_summaries(tmp_path)
     assert (good.name, good.status) == ("good", "running")
     assert (broken.name, broken.status) == ("self", "broken")
-    assert broken.reason.startswith(f"{tmp_path / 'self'} cannot be looked at: ")
+    assert broken.reason.startswith(f"{tmp_path / 'self'} cannot be read: ")
 
 
 def test_what_was_raised_comes_first_in_one_line(tmp_path):

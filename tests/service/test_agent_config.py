@@ -192,7 +192,7 @@ def test_where_it_logs():
         ({"logging": {"log_file": 3}}, "log_file must be a path, true or false, but got 3"),
         ({"monitoring": {"monitor_path": None}}, "monitor_path must be a path; enable_monitoring: false"),
         ({"vectorized": 3}, "vectorized must be a section of settings, but got 3"),
-        ({"vectorized": {"num_envs": 2}, "n_envs": 3}, "n_envs is 3, but num_envs, which says the same, is 2"),
+        ({"vectorized": {"num_envs": 2}, "n_envs": 3}, "n_envs is 3, but num_envs, which means the same, is 2"),
         (3, "config must be a dict, the path of a YAML or JSON file, or a TrainConfig, but got int"),
         (None, "but got NoneType"),
     ],

@@ -129,14 +129,14 @@ def test_a_run_submitted_again_under_its_name_changes_nothing(serve):
     assert [run.id for run in service.wait(timeout_s=60)] == ["mine"]
     assert service.submit(brief(), run_id="mine") == "mine"
     assert (service.root / "mine" / "begun.txt").read_text().count("\n") == 1
-    with pytest.raises(UserError, match="mine was submitted already, with another seed"):
+    with pytest.raises(UserError, match="mine was already submitted with another seed"):
         service.submit(brief(seed=5), run_id="mine")
 
 
 def test_a_folder_that_is_there_is_not_taken_for_a_new_run(serve):
     service = serve()
     (service.root / "mine").mkdir()
-    with pytest.raises(UserError, match="is there already; give the run another id"):
+    with pytest.raises(UserError, match="already exists; give the run another id"):
         service.submit(brief(), run_id="mine")
 
 
@@ -206,7 +206,7 @@ def test_a_root_that_is_deleted_stays_so_and_is_told(serve, said):
     try:
         shutil.rmtree(service.root)
         wait_until(
-            lambda: any("was deleted, moved or replaced while the service worked on it" in line for line in said)
+            lambda: any("was deleted, moved or replaced while the service used it" in line for line in said)
         )
         with pytest.raises(UserError, match="was deleted, moved or replaced"):
             service.submit(brief())
@@ -230,7 +230,7 @@ def test_a_run_that_cannot_be_read_does_not_stop_the_others(serve, said):
         store._connection.execute("UPDATE runs SET priority = 'high' WHERE id = 'bad'")
     again = serve()
     assert [(run.id, run.status) for run in again.wait(timeout_s=60)] == [("good", "finished")], said
-    assert any("no usable run bad (priority is 'high', and not a whole number)" in line for line in said)
+    assert any("entry of run bad is unusable (priority is 'high', and not a whole number)" in line for line in said)
 
 
 def test_runs_whose_queue_was_deleted_are_named_and_can_be_queued_again(serve, said):
@@ -247,7 +247,7 @@ def test_runs_whose_queue_was_deleted_are_named_and_can_be_queued_again(serve, s
         pass
     folder_claim.record_queued(service.root / second)  # it may have begun before the service was told to start no more
     again = serve()
-    assert any("1 run in" in line and "the queue that knew so is gone: second." in line for line in said)
+    assert any("1 run in" in line and "the queue was deleted: second." in line for line in said)
     again.resume(second)
     assert [run.status for run in again.wait(timeout_s=60)] == ["finished"]
 
@@ -269,7 +269,7 @@ def test_a_killed_run_is_told_with_its_last_words(serve, said):
     (ended,) = service.wait(timeout_s=60)
     assert ended.status == "failed"
     assert re.fullmatch(
-        r"The process ended \(killed by SIGKILL at \d\d:\d\d:\d\d UTC\); it said last:\nout of luck", ended.reason
+        r"The process ended \(killed by SIGKILL at \d\d:\d\d:\d\d UTC\); its last output:\nout of luck", ended.reason
     )
     found = read_state(service.root / run)
     assert (found.status, found.reason) == ("failed", ended.reason)
@@ -287,7 +287,7 @@ def test_a_killed_run_is_started_again_from_its_checkpoint_if_that_was_asked_for
     assert "--config" in first
     assert second == f"--resume {service.root / run}"
     assert (ended.status, ended.restarts_left) == ("stopped", 1)
-    assert any("It starts again from its checkpoint; 1 restart left." in line for line in said)
+    assert any("It restarts from its checkpoint; 1 restart left." in line for line in said)
 
 
 def test_a_run_that_is_refused_is_not_started_again(serve):
@@ -338,7 +338,7 @@ def test_a_run_that_does_not_stop_is_killed_after_a_grace(serve, said):
     assert ended.status == read_state(service.root / run).status == "stopped"
     assert "was killed" in ended.reason
     assert is_alive(process) is False
-    assert f"{run} did not stop within 0.1 s, and is killed." in said
+    assert f"{run} did not stop within 0.1 s and is killed." in said
 
 
 def test_a_stopped_run_goes_on_behind_the_others(serve):
@@ -350,7 +350,7 @@ def test_a_stopped_run_goes_on_behind_the_others(serve):
     service.resume(run, n_workers=0)
     wait_until(lambda: (service.root / run / "begun.txt").read_text().count("\n") == 2)
     assert (service.root / run / "begun.txt").read_text().splitlines()[1].endswith(f"{run} --n-workers 0")
-    with pytest.raises(UserError, match=f"{run} is running already"):
+    with pytest.raises(UserError, match=f"{run} is already running"):
         service.resume(run)
 
 
@@ -358,9 +358,9 @@ def test_a_finished_run_goes_on_only_with_more_to_do(serve):
     service = serve()
     run = service.submit(brief())
     service.wait(timeout_s=60)
-    with pytest.raises(UserError, match="has finished; it goes on with a larger --total-timesteps"):
+    with pytest.raises(UserError, match="has finished; pass a larger --total-timesteps"):
         service.resume(run)
-    with pytest.raises(UserError, match="total_timesteps is 1; ask for more"):
+    with pytest.raises(UserError, match="total_timesteps is 1; pass more"):
         service.resume(run, total_timesteps=1)
     with pytest.raises(UserError, match='unknown setting "total_timestep"'):
         service.resume(run, total_timestep=5)
@@ -400,7 +400,7 @@ def test_a_run_is_asked_to_scale_by_its_request_file(serve):
     assert (service.get(run).settings["n_envs"], service.get(run).settings["n_workers"]) == (2, "auto")
     service.stop(run)
     service.wait(timeout_s=60)
-    with pytest.raises(UserError, match=r"it was stopped. Only a run that goes on can be scaled"):
+    with pytest.raises(UserError, match=r"it was stopped. Only a run in progress can be scaled"):
         service.scale(run, n_envs=1)
 
 
@@ -463,7 +463,7 @@ def test_runs_go_on_without_the_service_and_the_next_one_watches_them(serve, sai
     second.stop(run)
     assert [each.status for each in second.wait(timeout_s=60)] == ["stopped"]
     assert (second.root / run / "begun.txt").read_text().count("\n") == 1
-    assert f"{run} went on by itself, as process {process.pid}, and is watched again." in said
+    assert f"{run} continued without the service, as process {process.pid}, and is watched again." in said
 
 
 @pytest.mark.parametrize(("restarts", "status"), [(0, "failed"), (1, "running")])

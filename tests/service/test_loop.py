@@ -60,7 +60,7 @@ def test_a_mistake_of_ours_is_logged_with_its_traceback_and_does_not_end_the_thr
     steps = Steps(ZeroDivisionError("of ours"), ZeroDivisionError("of ours"), None)
     with running(log, steps):
         steps.wait(3)
-    assert said == ["The service failed, and tries again: ZeroDivisionError: of ours"]
+    assert said == ["The service failed and tries again: ZeroDivisionError: of ours"]
     assert log.path.read_text().count("Traceback (most recent call last)") == 1
 
 

@@ -101,7 +101,7 @@ def test_a_service_of_a_machine_that_cannot_be_asked_is_not_taken_for_dead(tmp_p
         store._connection.close()
         store._root_lock.close()  # as on a file system that has no locks between machines
         module._open_here.clear()
-    with pytest.raises(ServiceRuns, match="as far as can be known from here"):
+    with pytest.raises(ServiceRuns, match="A service of another machine may still work on"):
         Store(tmp_path, since=SINCE)
 
 
@@ -110,7 +110,7 @@ def test_a_queue_that_another_program_locks_is_told_and_nothing_is_lost(store, t
     store._connection.execute("PRAGMA busy_timeout = 50")
     with python(LOCK, store.path) as other:
         assert other.stdout.readline() == "locked\n"
-        with pytest.raises(StoreUnavailable, match="another program holds it"):
+        with pytest.raises(StoreUnavailable, match="another program has locked it"):
             store.change("a", status="finished")
         other.communicate("\n")
     assert store.get("a").status == "queued"
@@ -122,7 +122,7 @@ def test_a_full_disk_is_told_and_changes_nothing(store):
     store.add(run("a"))
     store._connection.execute("PRAGMA max_page_count = 1")  # no page more than there are: as a full disk
     names = [f"{i:03}" + "x" * 4000 for i in range(200)]
-    with pytest.raises(StoreUnavailable, match=r"the disk is full .* goes on once there is space"):
+    with pytest.raises(StoreUnavailable, match=r"the disk is full .* the service continues once there is space"):
         deque((store.add(run(name)) for name in names), maxlen=0)
     found = [each.id for each in store.runs()]
     assert found[0] == "a"
@@ -134,7 +134,7 @@ def test_a_full_disk_is_told_and_changes_nothing(store):
 def test_a_damaged_queue_is_told_with_what_to_do(tmp_path):
     (tmp_path / ".service").mkdir()
     (tmp_path / ".service" / "queue.sqlite").write_bytes(b"no database, but more than a hundred bytes" * 10)
-    with pytest.raises(StoreUnavailable, match=r"damaged .*; move it away: run folders stay as they are"):
+    with pytest.raises(StoreUnavailable, match=r"damaged .*; move it away\. Run folders are kept"):
         Store(tmp_path, since=SINCE)
 
 
@@ -157,7 +157,7 @@ def test_a_queue_that_was_deleted_takes_nothing_more_and_lets_no_second_service_
     for file in (tmp_path / ".service").glob("queue.sqlite*"):
         file.unlink()
     for ask in (lambda: store.add(run("b")), lambda: store.change("a", status="finished"), store.runs, store.active):
-        with pytest.raises(RootGone, match=r"queue\.sqlite was deleted, moved or replaced while the service worked"):
+        with pytest.raises(RootGone, match=r"queue\.sqlite was deleted, moved or replaced while the service used it"):
             ask()
     with pytest.raises(ServiceRuns, match=f"process {os.getpid()} on "):
         Store(tmp_path, since=SINCE)
@@ -176,7 +176,7 @@ def test_a_root_that_is_another_folder_takes_nothing_more_and_does_not_come_back
         else:
             root.rename(tmp_path / "elsewhere")
         other = Store(root, since=SINCE) if how == "replaced" else None
-        with pytest.raises(RootGone, match=f"^{root} was deleted, moved or replaced while the service worked on it"):
+        with pytest.raises(RootGone, match=f"^{root} was deleted, moved or replaced while the service used it"):
             store.add(run("a"))
         if other is not None:
             store.close()  # the other's files stay
@@ -204,7 +204,7 @@ def test_a_row_that_cannot_be_read_leaves_the_others_as_they_are(column, value, 
     store._connection.execute(f"UPDATE runs SET {column} = ? WHERE id = 'bad'", (value,))
     assert [each.id for each in store.runs()] == ["good"]
     assert [*store.unreadable] == ["bad"]
-    with pytest.raises(UserError, match="holds no usable run bad"):
+    with pytest.raises(UserError, match="entry of run bad in .* is unusable"):
         store.get("bad")
     assert store.change("good", status="finished").status == "finished"
 
@@ -222,5 +222,5 @@ def test_a_run_whose_id_is_no_name_of_a_folder_is_left_out(store, id):
     store._connection.execute("UPDATE runs SET id = ? WHERE id = 'bad'", (id,))
     assert [each.id for each in store.runs()] == ["good"]
     assert [*store.unreadable] == [id]
-    with pytest.raises(UserError, match="holds no usable run"):
+    with pytest.raises(UserError, match="The entry of run .* is unusable"):
         store.get(id)

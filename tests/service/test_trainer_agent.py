@@ -200,7 +200,7 @@ def test_without_environments_it_makes_those_of_the_section(tmp_path, folder, mo
 )
 def test_what_is_missing_is_named(environment, what):
     with pytest.raises(
-        UserError, match=rf"nothing to train in: call set_env\(.*name {what} in the section environment"
+        UserError, match=rf"no environments to train in: call set_env\(.*set {what} in the section environment"
     ):
         TrainerAgent({"environment": environment}).train()
     with pytest.raises(UserError, match="no policy to evaluate yet; call train"):
@@ -238,7 +238,7 @@ def test_what_is_no_environment_of_the_task_is_refused(folder):
         trainer.set_env("EURUSD")
     with (
         closing(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")])) as envs,
-        pytest.raises(UserError, match="SyncVectorEnv has no id by which another one is made for the evaluation"),
+        pytest.raises(UserError, match="SyncVectorEnv has no id to make another one for the evaluation"),
     ):
         trainer.set_env(envs)
 
@@ -246,7 +246,7 @@ def test_what_is_no_environment_of_the_task_is_refused(folder):
 def test_an_environment_without_an_id_is_refused_with_what_gives_it_one(tmp_path):
     trainer = TrainerAgent(config_of(tmp_path))
     advice = r'call gymnasium\.register\("CountingEnv-v0", entry_point=CountingEnv\) and pass gymnasium\.make\('
-    with closing(CountingEnv()) as env, pytest.raises(UserError, match=f"^CountingEnv has no id by which .*; {advice}"):
+    with closing(CountingEnv()) as env, pytest.raises(UserError, match=f"^CountingEnv has no id to make .*; {advice}"):
         trainer.set_env(env)
     unregistered = gymnasium.make(EnvSpec("Unregistered-v0", entry_point=CountingEnv))
     with closing(unregistered) as env, pytest.raises(UserError, match=f"^CountingEnv has no id .*; {advice}"):
@@ -545,7 +545,7 @@ def test_environments_that_are_closed_are_refused_at_once(tmp_path, folder):
     trainer = TrainerAgent(config_of(tmp_path))
     envs = trainer.create_vectorized_env(SYMBOLS, folder, 2)
     envs.close()
-    with pytest.raises(UserError, match="set_env got environments that are closed; make new ones"):
+    with pytest.raises(UserError, match="set_env got closed environments; make new ones"):
         trainer.set_env(envs)
 
 

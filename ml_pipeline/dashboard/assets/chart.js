@@ -9,14 +9,14 @@ const counts = ["workers/count", "time/n_envs"];
 const dashes = [undefined, [6, 4], [2, 3]];
 const markSpace = 28, mostEnds = 6;
 
-// How a line is drawn. Beside the run under the pointer, others keep their smoothed lines alone, so that none of these
-// is taken for a raw one.
+// Style of a line. While a run is under the pointer, other runs show their smoothed lines only, so that these cannot be
+// mistaken for raw lines.
 export function look({ faint, isFocused, anyFocused }) {
   if (faint) return { opacity: anyFocused && !isFocused ? 0 : 0.25, width: 1 };
   return { opacity: anyFocused && !isFocused ? 0.45 : 1, width: 1.5 };
 }
 
-// The smallest and the largest value that lines through [x, y] show from low to high, of the points and at both edges.
+// Smallest and largest value of lines through [x, y] between low and high, including both edges.
 export function valuesBetween(tables, low, high) {
   let min = Infinity, max = -Infinity;
   const take = (value) => { min = Math.min(min, value); max = Math.max(max, value); };
@@ -35,7 +35,7 @@ export function valuesBetween(tables, low, high) {
 }
 
 export class Chart {
-  // view: what all charts share: axis, zoom, the runs with their slots, and the unit of a run's score.
+  // view: shared by all charts: axis, zoom, the runs with their slots, and the unit of a run's score.
   constructor(metric, { view, onZoom, onWhole, onClose, height = 230 }) {
     Object.assign(this, { metric, view, onZoom, onWhole, height });
     this.logarithmic = false;
@@ -100,7 +100,7 @@ export class Chart {
     return parts.filter(Boolean).length ? `: ${parts.filter(Boolean).join(", ")}` : "";
   }
 
-  // The last value of each line, beside its color.
+  // The last value of each line, next to its color.
   drawEnds() {
     const ends = [...this.curves].filter(([, { y }]) => y.length);
     this.ends.replaceChildren(...ends.slice(0, mostEnds).map(([run, { y }]) => element("span", { title: `${run}: last value` },
@@ -120,7 +120,7 @@ export class Chart {
     return [low, high > low ? high : low + 1];
   }
 
-  // Of the vertical axis: of what the lines show here, whether or not a point lies here.
+  // Range of the vertical axis: of the visible part of the lines, whether or not it has points.
   heights(low, high) {
     const found = valuesBetween(this.tables, low, high);
     if (this.logarithmic) return found ? [found[0] / 1.15, found[1] * 1.15] : [0.1, 1];
@@ -182,7 +182,7 @@ export class Chart {
         }],
       },
     };
-    // A double click shows the whole range of every chart, not the points that are here.
+    // A double click shows the whole range of all charts, not only the loaded points.
     options.cursor.bind = { dblclick: () => () => { this.onWhole(); return null; } };
     this.plot = new uPlot(options, data, this.canvas);
     this.tip.hidden = true;
@@ -247,7 +247,7 @@ export class Chart {
   }
 }
 
-// The value at an index, or where a curve has none there the nearest before or after it.
+// The value at an index or, if the curve has none there, the nearest one.
 function nearest(x, y, idx, at) {
   let before = idx, after = idx;
   while (before >= 0 && (y[before] === undefined || y[before] === null)) before--;

@@ -1,9 +1,9 @@
-// Several charts over one horizontal axis, kept up to date with what the server sends.
+// Several charts with a common horizontal axis, updated with data from the server.
 import { Chart } from "./chart.js";
 import { element } from "./elements.js";
 import { get } from "./server.js";
 
-const mostPoints = 6; // times what was asked for: from there on, the curves are thinned anew
+const mostPoints = 6; // times the requested number of points; with more, the curves are requested again
 
 export class ChartGrid {
   constructor(place, { onClose, onZoomed, onFailure, emptyText, unitOf }) {
@@ -29,7 +29,7 @@ export class ChartGrid {
     return [...this.view.slots.keys()];
   }
 
-  // Ask for the curves of what is to be shown now; resolves once they are drawn. Later calls overtake earlier ones.
+  // Request the curves of the current selection; resolves once they are drawn. Later calls replace earlier ones.
   async load() {
     this.pending?.abort();
     const pending = new AbortController();
@@ -56,7 +56,7 @@ export class ChartGrid {
     this.soon = setTimeout(() => this.load(), after);
   }
 
-  // So many columns of pixels a chart has; with many runs fewer, or their points are more than the eye can tell apart.
+  // Number of pixel columns of a chart; fewer with many runs, whose points could not be told apart.
   width() {
     const column = this.node.clientWidth > 640 ? this.node.clientWidth / 2 : this.node.clientWidth;
     return Math.round(Math.max(Math.min(column || 600, 9000 / Math.max(this.runs.length, 1)), 100));
@@ -108,7 +108,7 @@ export class ChartGrid {
     this.loadSoon(60);
   }
 
-  // Rows that came since, by run. Whatever does not follow on what is here is asked for anew.
+  // New rows, by run. If they do not continue the loaded data, request the curves again.
   append(rows) {
     const changed = new Set();
     let names = false;
@@ -151,7 +151,7 @@ export class ChartGrid {
     return !this.view.zoom || x <= this.view.zoom[1];
   }
 
-  // Where each run stands, for the stream to go on from.
+  // The position of each run, from which the stream continues.
   position(server) {
     const rows = this.runs.map((run) => { const known = this.data.get(run); return known ? `${known.generation}.${known.n_rows}.${known.names.length}` : "0.0.0"; });
     return `${server};${rows.join(",")}`;

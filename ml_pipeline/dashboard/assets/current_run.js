@@ -1,4 +1,4 @@
-// The run that is looked at: what it is, how it stands, and where a service serves the page, what can be done to it.
+// The current run: name, state, progress and, if a service serves the page, its buttons.
 import { element } from "./elements.js";
 import { compact, duration, number, percent } from "./format.js";
 import { ResumeDialog, ScaleDialog } from "./run_dialogs.js";
@@ -21,7 +21,7 @@ export class CurrentRun {
   makeButtons() {
     const button = (label, title, action) => element("button", { type: "button", title, onclick: action }, label);
     this.stop = button("Stop", "Save and end this run", () => this.ask("stop"));
-    this.resume = button("Resume", "Let this run go on from its checkpoint, if it has one", () => (this.run.status === "finished" ? this.resuming.open(this.run) : this.ask("resume")));
+    this.resume = button("Resume", "Continue this run from its checkpoint, if it has one", () => (this.run.status === "finished" ? this.resuming.open(this.run) : this.ask("resume")));
     this.scale = button("Scale", "Change its workers or environments", () => this.scaling.open(this.run));
     this.buttons.append(this.stop, this.resume, this.scale);
     this.scaling = new ScaleDialog((more) => this.sent("scale", more, this.scaling.run));
@@ -52,7 +52,7 @@ export class CurrentRun {
     this.facts.textContent = facts.join(" · ");
     this.reason.hidden = !run.reason;
     this.reason.classList.toggle("bad", run.status === "failed" || run.status === "broken");
-    const more = run.reason && run.reason.trim() !== run.headline ? [element("details", {}, element("summary", {}, "All that was said"), element("pre", {}, run.reason))] : [];
+    const more = run.reason && run.reason.trim() !== run.headline ? [element("details", {}, element("summary", {}, "Full message"), element("pre", {}, run.reason))] : [];
     this.reason.replaceChildren(run.headline || "", ...more);
     if (hasControls) {
       this.stop.disabled = !["running", "queued"].includes(run.status);
@@ -61,7 +61,7 @@ export class CurrentRun {
     }
   }
 
-  // Ask, and tell what was refused above the charts.
+  // Send a request, and show a refusal above the charts.
   async ask(action) {
     const name = this.run.name;
     const buttons = [this.stop, this.resume, this.scale], before = buttons.map((button) => button.disabled);

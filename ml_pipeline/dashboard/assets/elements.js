@@ -1,4 +1,4 @@
-// Elements of the page. Texts of files come in as text nodes and attributes, never as markup.
+// Elements of the page. Texts from files become text nodes and attributes, never markup.
 export function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -14,12 +14,12 @@ export function element(name, attributes = {}, ...children) {
 export const byId = (id) => document.getElementById(id);
 export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Colors of chosen runs: so many, then the same again, dashed.
+// Colors of selected runs; after the last one, the same colors again with dashed lines.
 export const nColors = 10;
 export const colorOf = (slot) => `var(--c${slot % nColors})`;
 export const strokeOf = (slot) => css(`--c${slot % nColors}`);
 
-// A node that may scroll, and below it a line that says so as long as there is more beyond its edges.
+// A scrollable node, and a hint below it as long as there is more content beyond its edges.
 export function sayIfItScrolls(node) {
   const hint = element("p", { class: "hint scroll-hint", hidden: true });
   const look = () => {

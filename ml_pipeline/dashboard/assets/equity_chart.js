@@ -1,4 +1,4 @@
-// The equity of a trading session over the times of its bars, in UTC, beside that of buy and hold.
+// The equity of a trading session and of buy and hold over the times of the bars, in UTC.
 import { css, element, setText } from "./elements.js";
 import { money, signedPercent } from "./format.js";
 
@@ -16,7 +16,7 @@ export class EquityChart {
 
   width() { return Math.max(this.canvas.clientWidth, 120); }
 
-  // data: [seconds since 1970, equity at them, that of buy and hold].
+  // data: [seconds since 1970, equity, equity of buy and hold].
   show(data) {
     this.data = data;
     const [, equity, holding] = data, n = equity.length;

@@ -1,11 +1,11 @@
-// What the views of a study and of a trading session share: their head, their figures, and details that are loaded as they change.
+// Base of the views of a study and of a trading session: head, key figures, and details that are loaded when they change.
 import { element, setText } from "./elements.js";
 import { get } from "./server.js";
 
 const detailsEveryMs = 1000;
 
 export class FolderView {
-  // kind: what the server is asked for, "study" or "session". shown: as the list tells it; null while the view is hidden.
+  // kind: "study" or "session", as in requests. shown: the item of the list; null while the view is hidden.
   constructor(node, { kind, onFailure }) {
     Object.assign(this, { node, kind, onFailure, shown: null });
     this.title = element("h2", {});
@@ -15,7 +15,7 @@ export class FolderView {
     this.figures = element("dl", { class: "study-figures" });
   }
 
-  // Whether it is another one than before; null hides the view.
+  // Show an item; null hides the view. Returns true if it is another item than before.
   take(item) {
     const isAnother = item?.name !== this.shown?.name;
     this.shown = item;
@@ -47,7 +47,7 @@ export class FolderView {
     }
   }
 
-  // Whether what is drawn differs from what was drawn last.
+  // True if the content differs from the last drawn content.
   isNew(...drawn) {
     const key = JSON.stringify(drawn);
     const isNew = key !== this.key;
@@ -70,7 +70,7 @@ export class FolderView {
     this.figures.replaceChildren(...tiles.map(([name, value, more]) => element("div", {}, element("dt", {}, name), element("dd", {}, value), element("dd", { class: "hint" }, more))));
   }
 
-  // Buttons keep the keyboard's place where a part is drawn anew.
+  // Buttons keep the keyboard focus when a part is redrawn.
   drawPart(section, heading, content, ...more) {
     const focused = section.contains(document.activeElement) ? document.activeElement.textContent : null;
     section.hidden = !content;

@@ -1,4 +1,4 @@
-// Numbers and times as they are shown.
+// Formats of numbers and times.
 const dash = "–";
 const si = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
@@ -18,7 +18,7 @@ export function money(value) {
   return size > 0 && size < 1 ? number(value, 3) : value.toLocaleString("en", { maximumFractionDigits: size < 1e6 ? 2 : 0 });
 }
 
-// The marks of an axis, with as many digits as tell them apart.
+// Tick labels of an axis, with enough digits to tell them apart.
 export function marks(values) {
   for (let digits = 3; digits < 9; digits++) {
     const texts = values.map((value) => (value === null ? "" : compact(value, digits)));
@@ -26,8 +26,8 @@ export function marks(values) {
   }
 }
 
-// The marks of a logarithmic axis: 1, 2 and 5 of each power of ten, or powers alone if there are many; within less than that,
-// marks at equal distances. most: so many have room.
+// Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten, or powers only if there are many; within a range that has
+// fewer than two of these, evenly spaced ticks. most: number of ticks with enough room.
 export function logMarks(low, high, most) {
   const decades = Math.log10(high / low), found = [];
   const within = decades * 3 > most ? [1] : [1, 2, 5], jump = Math.max(1, Math.ceil((decades * within.length) / most));
@@ -70,7 +70,7 @@ export function percent(share) {
   return `${value > 0 && value < 1 ? value.toFixed(1) : Math.floor(value)} %`;
 }
 
-// A return or a weight, with its sign.
+// A return or a weight with its sign.
 export function signedPercent(share) {
   if (share === null || share === undefined || !Number.isFinite(share)) return dash;
   return `${share > 0 ? "+" : share < 0 ? "−" : ""}${Math.abs(share * 100).toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })} %`;

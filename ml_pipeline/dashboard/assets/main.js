@@ -1,4 +1,4 @@
-// The page: which runs are chosen, which view is open, and what comes from the server.
+// The page: selected runs, the open view, and updates from the server.
 import { ChartGrid } from "./chart_grid.js";
 import { CurrentRun } from "./current_run.js";
 import { byId, colorOf, element, setText, store, stored } from "./elements.js";
@@ -20,21 +20,21 @@ const machine = ["system/cpu_percent", "system/rss_mb", "system/gpu_percent", "s
 const chosenAtFirst = 4;
 
 const state = {
-  slots: new Map(), // chosen runs, and the color of each
+  slots: new Map(), // selected runs, and the color of each
   current: null,
-  study: null, // the one that is shown in place of runs
-  session: null, // so is a trading session
+  study: null, // shown instead of runs
+  session: null, // a trading session, shown instead of runs
   view: "curves",
   axis: stored("axis", "step") === "time" ? "time" : "step",
   smoothing: Math.min(Math.max(Number(stored("smoothing", 0)) || 0, 0), 0.99),
   metrics: stored("charts", usual),
 };
 if (!Array.isArray(state.metrics)) state.metrics = usual;
-let panel = null; // of the view that is open
-let grid = null; // the charts in it, if it has some
-const opened = location.hash; // as it was before the page kept its own
-let connected = null; // what the stream was opened for
-let isQuiet = true; // while the page follows its address, or what is gone: that is no step to go back to
+let panel = null; // of the open view
+let grid = null; // its charts, if it has any
+const opened = location.hash; // before the page sets its own
+let connected = null; // key of the open stream
+let isQuiet = true; // no history entry: the page follows its address, or a run is gone
 
 const onFailure = (error) => say(error.message);
 
@@ -49,7 +49,7 @@ const session = new SessionView(byId("session"), { onFailure });
 const studies = new StudyList({ onOpen: (name) => openFolder("study", name) });
 const study = new StudyView(byId("study"), { onRun: (name) => choose([name], name), onFailure });
 const folders = {
-  study: { list: studies, view: study, missing: (name) => `${root} holds no study "${name}".` },
+  study: { list: studies, view: study, missing: (name) => `${root} has no study "${name}".` },
   session: { list: sessions, view: session, missing: (name) => `There is no trading session "${name}".` },
 };
 const stream = new Stream(received, (now) => {
@@ -58,7 +58,7 @@ const stream = new Stream(received, (now) => {
   setText(live, now === "live" ? "live" : "reconnecting");
 });
 
-// until: whether the message is out of date, asked whenever runs change; without it, good news leaves after a while.
+// until: returns true once the message is out of date, checked when runs change; without it, good news disappears after 8 s.
 function say(text, isBad = true, until = null) {
   say.until = until;
   const message = byId("message");
@@ -94,7 +94,7 @@ function choose(names, now) {
   show();
 }
 
-// A study or a trading session is shown in place of runs, one at a time.
+// Show one study or trading session instead of runs.
 function openFolder(kind, name) {
   const { list: those, view, missing } = folders[kind];
   if (!those.items.has(name)) { say(missing(name)); return; }
@@ -148,7 +148,7 @@ function quietly(act) {
   try { act(); } finally { isQuiet = before; }
 }
 
-// The address names what is shown. What a person chose is a step to go back to.
+// Write the selection into the address. A selection by the user becomes a history entry.
 function keepAddress() {
   const parts = new URLSearchParams();
   if (state.session) parts.set("session", state.session);
@@ -159,7 +159,7 @@ function keepAddress() {
   history[isQuiet ? "replaceState" : "pushState"](null, "", `#${parts}`);
 }
 
-// Show what the address names; what it does not name is chosen as when the page is opened.
+// Show the selection in the address; without one, select runs as when the page is opened.
 function follow(hash) {
   const address = new URLSearchParams(hash.slice(1));
   const named = address.getAll("run"), asked = named.filter((name) => list.runs.has(name));
@@ -176,10 +176,10 @@ function follow(hash) {
     if (!study && !session && view !== state.view) open(view);
   });
   const missing = named.filter((name) => !list.runs.has(name));
-  if (missing.length) say(`${root} holds no run "${missing[0]}".`);
+  if (missing.length) say(`${root} has no run "${missing[0]}".`);
 }
 
-// By Back, Forward, or an address that was typed into this tab.
+// After Back, Forward, or an address typed into this tab.
 function addressChanged() {
   if (location.hash === "#main") quietly(keepAddress); // the link to the charts
   else follow(location.hash);
@@ -232,7 +232,7 @@ function makeGrid(place, view) {
       if (drawn.length) return "";
       if (!runs.length) return list.runs.size ? "Choose runs in the list: their curves are drawn over each other." : "Runs appear here as soon as they begin.";
       if (!loaded) return "";
-      return view === "machine" ? "These runs wrote nothing about the machine." : "These runs have written no metrics yet.";
+      return view === "machine" ? "These runs have no metrics of the machine." : "These runs have written no metrics yet.";
     },
   });
   made.view.axis = state.axis;
@@ -248,7 +248,7 @@ async function show() {
     grid.metrics = state.view === "machine" ? machine : state.metrics;
     const shown = grid;
     await shown.load();
-    if (grid !== shown) return; // another view was opened meanwhile
+    if (grid !== shown) return; // another view is open now
     drawChoices();
   } else {
     await panel.load(chosen);
@@ -256,7 +256,7 @@ async function show() {
   connect();
 }
 
-// One stream for what is shown now. Where only the view changed to one without charts, it need not be opened again.
+// One stream for the current view. Changing to a view without charts does not reopen it.
 function connect() {
   const wanted = { runs: [...state.slots.keys()], metrics: grid ? grid.metrics : [] };
   const key = JSON.stringify([wanted, grid && [...grid.data].map(([run, { generation }]) => [run, generation])]);

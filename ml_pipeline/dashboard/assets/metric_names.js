@@ -1,4 +1,4 @@
-// Metrics as a person names them, with the unit of their axis. An unknown one, such as of a sink, keeps its id.
+// Titles of metrics, with the unit of their axis. An unknown metric, such as one of a sink, keeps its id.
 const known = {
   "rollout/mean_return_100": ["Mean return, last 100 episodes", "reward"],
   "rollout/episode_return": ["Mean return of a rollout's episodes", "reward"],
@@ -33,7 +33,7 @@ const known = {
   "system/gpu_memory_mb": ["GPU memory in use", "MiB"],
 };
 
-// units: of the scores of the runs that are drawn.
+// units: of the scores of the drawn runs.
 export function metricName(metric, units = []) {
   const rank = /^system\/rank(\d+)\//.exec(metric);
   const [title, unit] = known[rank ? metric.replace(rank[0], "system/") : metric] || [metric, ""];

@@ -1,10 +1,10 @@
-// What lists share: headings that sort; and the lists above that of runs, with one row for each thing, opened by a click
-// or by keys. Their heirs say what a row shows.
+// Sortable headings for all lists, and the base of the lists of studies and sessions, whose rows open by a click or by
+// keys. Subclasses define the content of a row.
 import { byId, element, sayIfItScrolls } from "./elements.js";
 
-// The headings of a list, each a button that sorts by its column: one way, then the other, then as the list came.
+// Headings of a list. Each is a button that sorts by its column: in one direction, in the other, then in the list's order.
 export class Sorting {
-  // columns: { label, kind: classes, title, value: of an item, up: whether the first way is the rising one }.
+  // columns: { label, kind: classes, title, value: of an item, up: true if the first direction is ascending }.
   constructor(head, columns, onChange, ...before) {
     Object.assign(this, { columns, onChange, column: null, isUp: true });
     this.headers = columns.map((column) => element("th", { scope: "col", class: column.kind, "aria-sort": "none", title: column.title },
@@ -21,7 +21,7 @@ export class Sorting {
     this.onChange();
   }
 
-  // What has no value comes last.
+  // Items without a value come last.
   sorted(items) {
     if (!this.column) return [...items];
     const { value } = this.column, sign = this.isUp ? 1 : -1;
@@ -34,7 +34,7 @@ export class Sorting {
 }
 
 export class RowList {
-  // id: of the table, whose section is ID-part. columns: see `Sorting`. label: of one row's thing.
+  // id: of the table, whose section is ID-part. columns: see `Sorting`. label: of a row.
   constructor(id, columns, { label, onOpen }) {
     Object.assign(this, { id, label, onOpen, items: new Map(), rows: new Map(), current: null });
     this.body = byId(id).tBodies[0];

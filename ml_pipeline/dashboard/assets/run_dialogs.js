@@ -1,9 +1,8 @@
-// What is asked before a run is scaled, or goes on after its end. What is refused is told in the dialog, where the
-// numbers stay as they were typed.
+// Dialogs for scaling and resuming a run. A refusal is shown in the dialog, which keeps the typed numbers.
 import { element } from "./elements.js";
 
 class RunDialog {
-  // send: with what is asked for; resolves once it is accepted.
+  // send: sends the request; resolves once it is accepted.
   constructor(label, submit, send, ...fields) {
     this.send = send;
     this.title = element("h3", {});
@@ -52,7 +51,7 @@ export class ScaleDialog extends RunDialog {
     super("Scale the run", "Scale", send,
       element("label", {}, "Workers ", workers), element("datalist", { id: "worker-choices" }, element("option", { value: "auto" }), element("option", { value: "dynamic" })),
       element("label", {}, "Environments ", envs),
-      element("p", { class: "hint" }, "Workers: a number, auto, or dynamic; they change speed alone. More or fewer environments change what is learned."));
+      element("p", { class: "hint" }, "Workers: a number, auto or dynamic; they only change the speed. The number of environments changes what is learned."));
     Object.assign(this, { workers, envs });
   }
 
@@ -63,7 +62,7 @@ export class ScaleDialog extends RunDialog {
     this.workers.select();
   }
 
-  // What was changed, or why it cannot be asked for.
+  // The changed numbers, or an error message.
   asked() {
     const [workers, envs] = [this.workers.value.trim(), this.envs.value.trim()], more = {};
     if (workers && workers !== this.before[0]) {
@@ -90,7 +89,7 @@ export class ResumeDialog extends RunDialog {
     this.title.textContent = `Resume ${run.name}`;
     this.steps = run.global_step || 0;
     this.total.value = String(2 * Math.max(this.steps, run.total_timesteps || 0));
-    this.taken.textContent = `It finished after ${this.steps.toLocaleString("en")} steps, and goes on from its checkpoint up to the steps in all.`;
+    this.taken.textContent = `It finished after ${this.steps.toLocaleString("en")} steps, and will continue from its checkpoint to the new total.`;
     this.total.select();
   }
 

@@ -1,4 +1,4 @@
-// The list of runs: sorted, filtered, and walked through by keys.
+// The list of runs, with sorting, a filter, and keyboard navigation.
 import { byId, colorOf, element, sayIfItScrolls, setText } from "./elements.js";
 import { compact, duration, number, percent, when } from "./format.js";
 import { Sorting } from "./row_list.js";
@@ -10,8 +10,8 @@ const columns = [
   { key: "progress", label: "Progress" },
   { key: "steps_per_second", label: "Steps/s", number: true, narrow: false, title: "Environment steps per second of the last iterations" },
   { key: "seconds_left", label: "Left", up: true, number: true, narrow: false, title: "Time until training ends, at this speed" },
-  { key: "last_score", label: "Last score", number: true, narrow: false, title: "Score of the last evaluation, and what it is: a mean return, a log return or a Sharpe ratio" },
-  { key: "best_score", label: "Best score", number: true, title: "Best score of an evaluation, and what it is: a mean return, a log return or a Sharpe ratio" },
+  { key: "last_score", label: "Last score", number: true, narrow: false, title: "Score of the last evaluation, with its unit: mean return, log return or Sharpe ratio" },
+  { key: "best_score", label: "Best score", number: true, title: "Best score of an evaluation, with its unit: mean return, log return or Sharpe ratio" },
 ];
 const shown = {
   steps_per_second: compact,
@@ -33,7 +33,7 @@ export class RunList {
     this.visible = [];
     this.words = "";
     this.state = null;
-    this.withTrials = false; // those of studies are folded
+    this.withTrials = false; // trials of studies are hidden
     this.focused = null;
     this.chosen = new Map();
     this.current = null;
@@ -92,7 +92,7 @@ export class RunList {
     if (row) { this.focused = name; this.mark(); row.node.focus(); }
   }
 
-  // What came: changed runs, names that are gone, and the order where it changed.
+  // Apply an update: changed runs, removed names, and the new order if it changed.
   update({ runs, removed, order }) {
     for (const run of runs) this.runs.set(run.name, run);
     for (const name of removed) this.runs.delete(name);
@@ -179,7 +179,7 @@ export class RunList {
     this.mark();
   }
 
-  // runs: those that match the words of the filter, which the numbers count. nTrials: as many trials do; null if there are none.
+  // runs: the runs that match the filter, which the numbers count. nTrials: matching trials; null if there are no trials.
   drawStates(runs, nTrials) {
     const counts = new Map(this.state ? [[this.state, 0]] : []);
     for (const run of runs) counts.set(run.activity, (counts.get(run.activity) || 0) + 1);

@@ -1,11 +1,11 @@
-// Names of runs as they are shown: what they mean, and if the run was not named by its user, when it began. The random end
-// that the service adds is left out; the full name is in the title.
+// Displayed names of runs: the readable part and, unless the user chose the name, when the run began. The service's random
+// suffix is left out; the title has the full name.
 import { element } from "./elements.js";
 
 const began = /-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(?:-[0-9a-f]{6})?(?=$|\/|-)/;
 const months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-// [what it means, when it began].
+// [readable part, when the run began].
 export function parts(name) {
   const found = began.exec(name);
   if (!found) return [name, ""];
@@ -15,7 +15,7 @@ export function parts(name) {
 
 export const label = (name) => parts(name).filter(Boolean).join(", ");
 
-// The model of a session: the name of a deployed one, or the run whose checkpoint it is.
+// The model of a session: the name of a deployed model, or the run of a checkpoint.
 export function modelName(model) {
   const folders = (model || "").split("/"), isFile = /\.(pt|onnx)$/.test(folders[folders.length - 1]);
   return isFile && folders.length > 1 ? folders[folders.length - 2] : model || "";

@@ -1,4 +1,4 @@
-// What the page asks of its server, and the stream of what is new.
+// Requests to the server, and the stream of updates.
 const about = document.querySelector("meta[name=dashboard]").dataset;
 export const root = about.root;
 export const hasControls = about.controls === "yes";
@@ -47,7 +47,7 @@ export const studyReportAddress = (study) => `/study-report?${query({ study })}`
 export const sessionReportAddress = (session) => `/session-report?${query({ session })}`;
 export const sessionReconciliationAddress = (session) => `/session-reconciliation?${query({ session })}`;
 
-// One connection at a time. Where it breaks, it goes on after the last event that came.
+// One connection at a time. After a failure, it continues from the last received event.
 export class Stream {
   constructor(onMessage, onState) {
     this.onMessage = onMessage;

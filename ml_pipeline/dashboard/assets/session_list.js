@@ -1,4 +1,4 @@
-// The list of trading sessions: the model of each, its equity, and what it made of its start.
+// The list of trading sessions: model, equity and return.
 import { element, setText } from "./elements.js";
 import { money, signedPercent } from "./format.js";
 import { RowList } from "./row_list.js";

@@ -1,5 +1,4 @@
-// A trading session: its account, its equity over time, what it holds, its orders, the last decision and the features behind
-// it, and what happened.
+// A trading session: account, equity over time, positions, orders, the last decision with its features, and events.
 import { element, sayIfItScrolls, setText } from "./elements.js";
 import { duration, money, number, signedPercent, when } from "./format.js";
 import { sessionReconciliationAddress, sessionReportAddress } from "./server.js";
@@ -23,7 +22,7 @@ export class SessionView extends FolderView {
     node.replaceChildren(element("div", { class: "current-head" }, this.title, this.report, this.reconciliation), this.facts, this.reason, this.figures, this.chart.node, this.positions, this.guards, this.orders, this.decision, this.events);
   }
 
-  // session: as the list tells it; null hides the view.
+  // session: the item of the list; null hides the view.
   show(session) {
     const isAnother = this.take(session);
     if (!session || isAnother) this.details = null;
@@ -114,7 +113,7 @@ export class SessionView extends FolderView {
   }
 }
 
-// headings: [text, whether the column is of numbers].
+// headings: [text, true for a column of numbers].
 function tableOf(headings, rows) {
   const kind = (i) => (headings[i][1] ? "number" : "");
   const table = element("table", { class: "account-table" },

@@ -1,4 +1,4 @@
-// Values of a study's trials in the order in which they ended, and the best so far.
+// Values of a study's trials in order of completion, and the best value so far.
 import { css, element, setText } from "./elements.js";
 import { number } from "./format.js";
 
@@ -6,7 +6,7 @@ const noDots = () => null;
 
 const height = 220;
 
-// The values that the chart shows: a few very bad trials do not make all others look alike.
+// The range of values in the chart: without outliers that would compress all others.
 export function heights(values) {
   const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
   if (!sorted.length) return [0, 1];
@@ -30,7 +30,7 @@ export class StudyChart {
 
   width() { return Math.max(this.canvas.clientWidth, 120); }
 
-  // rows: [number, seconds, value, best] as they ended. unit: of the values. states: of the trials, by number.
+  // rows: [number, seconds, value, best] in order of completion. unit: of the values. states: of the trials, by number.
   show(rows, { unit = "", states = new Map() } = {}) {
     this.rows = rows;
     this.unit = unit || "value";
@@ -44,7 +44,7 @@ export class StudyChart {
       element("span", {}, element("i", { class: "dot" }), "complete ", element("b", {}, String(rows.length - nPruned))),
       element("span", {}, element("i", { class: "dot ring" }), "pruned, at its last value ", element("b", {}, String(nPruned))),
       element("span", {}, element("i", { class: "line" }), "best so far ", element("b", {}, rows.length ? number(rows[rows.length - 1][3]) : "–")));
-    setText(this.note, below ? `${below} below what is shown` : "");
+    setText(this.note, below ? `${below} below the range shown` : "");
     const last = rows[rows.length - 1];
     this.node.dataset.points = String(rows.length);
     this.node.setAttribute("aria-label", last ? `Values of ${rows.length} finished trials; the best is ${number(last[3])}` : "No trial has finished yet");

@@ -1,4 +1,4 @@
-// The list of studies: how far each is, how fast, and its best value.
+// The list of studies: progress, speed and best value.
 import { element, setText } from "./elements.js";
 import { compact, duration, number, percent } from "./format.js";
 import { RowList } from "./row_list.js";
@@ -8,10 +8,10 @@ const pace = (study) => study.trials_per_hour_last_hour ?? study.trials_per_hour
 const columns = [
   { label: "Study", kind: "", value: (study) => study.name, up: true },
   { label: "State", kind: "", value: (study) => study.status, up: true },
-  { label: "Trials", kind: "", value: (study) => study.finished, title: "Trials that have finished, of those that were asked for" },
+  { label: "Trials", kind: "", value: (study) => study.finished, title: "Finished trials, of the requested number" },
   { label: "Trials/h", kind: "number wide", value: pace, title: "Trials per hour, of the last hour" },
   { label: "Left", kind: "number wide", value: (study) => study.seconds_left, up: true, title: "Time until the study ends, at this speed" },
-  { label: "Best value", kind: "number", value: (study) => study.best?.value, title: "Best value of a trial, and what it is: a mean return, a log return or a Sharpe ratio" },
+  { label: "Best value", kind: "number", value: (study) => study.best?.value, title: "Best value of a trial, with its unit: mean return, log return or Sharpe ratio" },
 ];
 
 export class StudyList extends RowList {

@@ -1,4 +1,4 @@
-// A study: how far it is, its best trial, what runs, what failed, and all trials, each of which opens its run.
+// A study: progress, best trial, running trials, failures, and all trials, each of which opens its run.
 import { element, setText } from "./elements.js";
 import { duration, number, percent, when } from "./format.js";
 import { get, studyReportAddress } from "./server.js";
@@ -20,7 +20,7 @@ export class StudyView extends FolderView {
     node.replaceChildren(element("div", { class: "current-head" }, this.title, this.report), this.facts, this.reason, this.figures, this.best, this.running, this.failures, this.chart.node, this.trials.node);
   }
 
-  // study: as the list tells it; null hides the view.
+  // study: the item of the list; null hides the view.
   show(study) {
     const isAnother = this.take(study);
     clearInterval(this.looking);
@@ -42,7 +42,7 @@ export class StudyView extends FolderView {
     if (document.hidden) return;
     try {
       this.machine = await get("machine");
-    } catch { /* the stream tells that the server is gone */ }
+    } catch { /* the stream reports that the server is gone */ }
     if (this.shown) this.draw();
   }
 

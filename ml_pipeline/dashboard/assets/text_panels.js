@@ -159,7 +159,7 @@ export class ReportPanel {
     else {
       const address = reportAddress(current);
       this.frame.replaceChildren(
-        element("div", { class: "chart-head" }, element("h3", {}, `Report of ${label(current)}`), element("a", { href: address, target: "_blank", rel: "noopener" }, "Open in a tab of its own")),
+        element("div", { class: "chart-head" }, element("h3", {}, `Report of ${label(current)}`), element("a", { href: address, target: "_blank", rel: "noopener" }, "Open in a new tab")),
         element("iframe", { src: `${address}&framed=1`, sandbox: "allow-scripts", title: `Report of ${current}` }));
     }
   }

@@ -1,5 +1,5 @@
 "use strict";
-// Before anything is drawn: the theme that was chosen here last, if one was.
+// Before anything is drawn: restore the last chosen theme, if any.
 try {
   const theme = localStorage.getItem("ml-pipeline theme");
   if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;

@@ -1,4 +1,4 @@
-// Where the time goes: a bar per run, and over the run that is looked at, its shares as they changed.
+// Time per stage: one bar per run, and the shares of the current run over its iterations.
 import { css, element } from "./elements.js";
 import { duration, marks, percent } from "./format.js";
 import { label, nameNode } from "./run_names.js";
@@ -81,7 +81,7 @@ export class TimePanel {
     }
     this.chart.setAttribute("aria-label", `Shares of acting, stepping, waiting, learning and evaluating over the run ${label(run)}`);
     const style = { stroke: () => css("--faint"), grid: { show: false }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-    // The highest level first: what lies below is painted over it.
+    // The highest level first: lower levels are painted over it.
     const order = present.map((_, at) => present.length - 1 - at);
     this.plot = new uPlot({
       width: Math.max(this.canvas.clientWidth, 120), height: 240, padding: [8, 18, 0, 0], legend: { show: false },

@@ -1,4 +1,4 @@
-// The trials of a study in a table: sorted by a click on a heading; a trial opens its run.
+// A sortable table of a study's trials; a trial opens its run.
 import { element, sayIfItScrolls, setText } from "./elements.js";
 import { duration, number } from "./format.js";
 
@@ -31,7 +31,7 @@ export class TrialTable {
     this.node.hidden = true;
   }
 
-  // found: { trials, settings: names }. What ended does not change any more: rows are made once.
+  // found: { trials, settings: names }. Ended trials do not change, so rows are created once.
   show({ trials, settings }, { best, unit }) {
     this.trials = trials;
     const named = fixed.map((column) => (column.key === "value" && unit ? { ...column, label: `Value, ${unit}` } : column));

@@ -1,4 +1,4 @@
-"""Command: the page in the browser over a folder of runs, to be read only; or its studies in the terminal.
+"""Command: a read-only dashboard of a folder of runs in the browser, or of its studies in the terminal.
 
 ml-pipeline dashboard
 ml-pipeline dashboard checkpoints/ --port 9000
@@ -31,9 +31,9 @@ _INTERVAL_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardConfig:
-    """What is shown, and where it is served.
+    """The folders to show, and the address of the dashboard.
 
-    Raises UserError where settings of the terminal stand without --training.
+    Raises UserError if settings of the terminal are used without --training.
     """
 
     root: tyro.conf.Positional[tuple[Path, ...]]
@@ -41,18 +41,18 @@ class DashboardConfig:
     sessions: Path | None = None
     """Folder of trading sessions; none: live/."""
     host: str = HOST
-    """Address to listen on. Any but this machine's own needs a token, which is made and printed unless --token names
-    one."""
+    """Address to listen on. Any address other than this machine's own requires a token; without --token, one is
+    created and printed."""
     port: int = PORT
-    """Port to listen on. If it is in use, the next free one is taken."""
+    """Port to listen on. If it is in use, the next free port."""
     token: str | None = None
-    """What whoever opens the page must know, at least 16 characters."""
+    """Password of the dashboard, at least 16 characters; it is part of the printed address."""
     training: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Show the studies in this terminal, in place of a page in the browser."""
+    """Show the studies in this terminal instead of the browser."""
     study: str | None = None
-    """The study to show with --training; none: the one that runs, or ran last, and the others in one line each."""
+    """The study to show with --training; none: the active or latest study, and the others in one line each."""
     once: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """With --training: print what is known now, and end."""
+    """With --training: print the current state once, and end."""
 
     def __post_init__(self) -> None:
         if not self.training and (self.study is not None or self.once):
@@ -62,13 +62,13 @@ class DashboardConfig:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What the flags fill."""
+    """The flags of the command."""
 
     dashboard: DashboardConfig = field()
 
 
 def main(argv: list[str], *, prog: str = "dashboard") -> int:
-    """Serve, or draw, until Ctrl-C; exit with code 2 after one sentence where it cannot."""
+    """Serve or draw until Ctrl-C; exit with code 2 and an error message if that is impossible."""
     with entry(prog):
         config = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["dashboard"].sentence).dashboard
         root = _root_of(config)
@@ -80,8 +80,8 @@ def main(argv: list[str], *, prog: str = "dashboard") -> int:
             if server.moved:
                 print(f"Port {config.port} is in use; {server.port} was free.")
             print(
-                f"The runs in {shown_path(root)} are shown at {server.url}",
-                "Ctrl-C ends it.",
+                f"Dashboard of {shown_path(root)}: {server.url}",
+                "Press Ctrl-C to end it.",
                 sep="\n",
                 flush=True,
             )
@@ -96,16 +96,16 @@ def _show_training(config: DashboardConfig, root: Path) -> int:
     if not config.once:
         watch(view, interval_s=_INTERVAL_S)
         return 0
-    time.sleep(0.1)  # the use of the cores is that since the look before
+    time.sleep(0.1)  # CPU use is measured since the previous sample
     show(view)
     return 0
 
 
 def _root_of(config: DashboardConfig) -> Path:
-    """The one folder that is shown. Raises UserError where several are named, or it is not there."""
+    """The folder to show. Raises UserError if several are named, or if it does not exist."""
     if len(config.root) > 1:
         raise UserError(
-            f"The page shows one folder of runs, but {len(config.root)} are named; name one that holds them."
+            f"The dashboard shows one folder of runs, but got {len(config.root)}; name the folder that contains them."
         )
     if not config.root:
         return root_of_runs(None)

@@ -1,4 +1,4 @@
-"""Command: show runs in one table: their state, progress, speed, time left and scores.
+"""Command: print a table of runs: state, progress, speed, time left and scores.
 
 ml-pipeline status
 ml-pipeline status checkpoints/ --json
@@ -19,7 +19,7 @@ from ml_pipeline.service.store import SERVICE_FOLDER
 
 
 def main(argv: list[str], *, prog: str = "status") -> int:
-    """Print the table; return 0. Exits with code 2, after one sentence, where a folder cannot be used."""
+    """Print the table; return 0, or exit with code 2 and an error message if a folder does not exist."""
     with entry(prog):
         config = parse_settings(argv, StatusCommandLine, prog=prog, description=COMMANDS["status"].sentence).status
         if config.json:
@@ -33,7 +33,7 @@ def main(argv: list[str], *, prog: str = "status") -> int:
 
 
 def _idle_roots(folders: Sequence[Path], runs: Sequence[RunSummary]) -> list[str]:
-    """A sentence for each root on which no service works, although runs wait there or one has worked there before."""
+    """A sentence for each root that has queued runs, or had a service before, but has no service now."""
     served = [folder for folder in folders if (folder / SERVICE_FOLDER).is_dir()]
     waiting = [run.folder.parent for run in runs if run.status == "queued"]
     return [no_service_on(shown_path(root)) for root in dict.fromkeys([*served, *waiting]) if service_of(root) is None]

@@ -11,7 +11,7 @@ from ml_pipeline.monitoring.console import entry
 
 
 def main(argv: list[str], *, prog: str = "watch") -> int:
-    """Show the table until Ctrl-C; return 0. Exits with code 2, after one sentence, where a folder cannot be used."""
+    """Show the table until Ctrl-C; return 0, or exit with code 2 and an error message if a folder does not exist."""
     with entry(prog):
         config = parse_settings(argv, WatchCommandLine, prog=prog, description=COMMANDS["watch"].sentence).watch
         watch(RunsView(config), interval_s=config.interval_s)

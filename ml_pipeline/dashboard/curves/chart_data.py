@@ -1,4 +1,4 @@
-"""What the page draws of a run's metrics: thinned curves, shares of time, and the rows that came since."""
+"""Chart data of a run's metrics: downsampled curves, time per stage, and new rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from ml_pipeline.monitoring.sinks import STEP
 Axis = Literal["step", "time"]
 
 _MOST_NEW_ROWS = 1000
-"""Of more new rows than this, thinned curves are asked for anew."""
+"""With more new rows than this, the page requests downsampled curves instead."""
 
 
 def check_axis(name: str) -> Axis:
@@ -25,7 +25,7 @@ def check_axis(name: str) -> Axis:
 
 
 def x_of(columns: MetricsColumns, axis: Axis) -> Floats:
-    """Environment steps, or seconds of training (evaluations included), of each row (n_rows,); NaN where not known."""
+    """Environment steps, or seconds of training and evaluation, per row (n_rows,); NaN if unknown."""
     return columns.column(STEP) if axis == "step" else columns.elapsed
 
 
@@ -39,9 +39,9 @@ def curve(
     n_bins: int = 1000,
     smoothing: float = 0.0,
 ) -> dict[str, Any]:
-    """A metric over x (n_rows,) between low and high, thinned: {"x", "y", "n_points"} and, smoothed, "smooth".
+    """A metric over x (n_rows,) between low and high, downsampled: {"x", "y", "n_points"} and, smoothed, "smooth".
 
-    "smooth" holds the average's own {"x", "y"}, and its "sum" and "weight" from which it goes on.
+    "smooth" has the "x" and "y" of the moving average, and its state "sum" and "weight" for further rows.
     """
     y = columns.column(metric)
     known = np.isfinite(x) & np.isfinite(y)
@@ -69,7 +69,7 @@ def curve(
 def time_spent(
     columns: MetricsColumns, *, x: Floats, low: float | None = None, high: float | None = None, n_bins: int = 200
 ) -> dict[str, Any]:
-    """Seconds in each stage per bin of x (n_rows,), {"x", "stages"}; and of the whole run, {"total"}."""
+    """Seconds in each stage, per bin of x (n_rows,) as {"x", "stages"}, and of the whole run as {"total"}."""
     stages = {stage: columns.column(stage) for stage in STAGES if stage in columns.names}
     known = np.isfinite(x)
     total = {stage: float(np.nansum(values)) for stage, values in stages.items()}
@@ -83,7 +83,7 @@ def time_spent(
 
 
 def new_rows(columns: MetricsColumns, metrics: Sequence[str], *, since: int) -> dict[str, Any] | None:
-    """The rows from number `since` on: {"from", "to", "step", "time", "metrics"}; None where they are too many."""
+    """The rows from number `since` on: {"from", "to", "step", "time", "metrics"}; None if there are too many."""
     if columns.n_rows - since > _MOST_NEW_ROWS:
         return None
     new = slice(since, columns.n_rows)
@@ -97,16 +97,16 @@ def new_rows(columns: MetricsColumns, metrics: Sequence[str], *, since: int) -> 
 
 
 def plain_numbers(values: Floats) -> list[float | None]:
-    """For JSON, which has no NaN and no infinity."""
+    """The values for JSON, with None for NaN and infinity."""
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-# Within a block weights fall to this at most, far above where float64 would lose the newest values.
+# Smallest weight within a block: far larger than float64's precision, so the newest values are not lost.
 _LEAST_WEIGHT = 1e-9
 
 
 class Smoothed(NamedTuple):
-    """values: (n,). sum and weight: what goes on from here, `(sum * w + (1 - w) * y) / (weight * w + 1 - w)` next."""
+    """values: (n,). sum, weight: state; the next value is `(sum * w + (1 - w) * y) / (weight * w + 1 - w)`."""
 
     values: NDArray[np.float64]
     sum: float
@@ -114,7 +114,7 @@ class Smoothed(NamedTuple):
 
 
 def smooth(y: NDArray[np.float64], w: float) -> Smoothed:
-    """The average of the values (n,) so far, in which each weighs `w` times as much as the next; 0 <= w < 1.
+    """Debiased exponential moving average of the values (n,): each weighs `w` times as much as the next; 0 <= w < 1.
 
     >>> smooth(np.array([1.0, 3.0]), 0.5).values.round(4).tolist()
     [1.0, 2.3333]
@@ -136,11 +136,11 @@ def smooth(y: NDArray[np.float64], w: float) -> Smoothed:
 
 
 def thinned(x: Floats, y: Floats, *, low: float, high: float, n_bins: int) -> NDArray[np.intp]:
-    """Which of the points (n,) are drawn between x = low and high, in n_bins columns; ascending indices.
+    """Indices of the points (n,) to draw between x = low and high, in n_bins columns of pixels; ascending.
 
-    A point that is left out is never missed: a column of pixels shows the range of its values. x is sorted; NaN is in
-    neither. Few points are all drawn, with the nearest on either side, so that the curve runs
-    to the edge. Of many, each bin keeps the first of its smallest and the first of its largest values.
+    x is sorted, and neither x nor y has NaN. Few points are all drawn, with the nearest point on either side, so that
+    the curve reaches the edge. Of many points, each bin keeps its first smallest and its first largest value, which is
+    the range that a column of pixels shows.
     """
     first = max(int(np.searchsorted(x, low, "left")) - 1, 0)
     end = min(int(np.searchsorted(x, high, "right")) + 1, len(x))
@@ -159,14 +159,14 @@ def thinned(x: Floats, y: Floats, *, low: float, high: float, n_bins: int) -> ND
 
 
 def bins_of(x: Floats, *, low: float, high: float, n_bins: int) -> NDArray[np.int64]:
-    """The bin (n,) of each point among n_bins equally wide ones from low to high; what lies outside is in the outer."""
+    """The bin (n,) of each point among n_bins equal bins from low to high; points outside are in the outermost bins."""
     return np.clip((x - low) * (n_bins / (high - low)), 0, n_bins - 1).astype(np.int64)
 
 
 def sums_per_bin(
     x: Floats, columns: Mapping[str, Floats], *, low: float, high: float, n_bins: int
 ) -> tuple[Floats, dict[str, Floats]]:
-    """(the last x of each bin that holds points, and the sum of each column there); NaN counts as nothing."""
+    """(the last x of each bin with points, the sum of each column in that bin); NaN counts as 0."""
     inside = (x >= low) & (x <= high)
     x = x[inside]
     if not len(x):

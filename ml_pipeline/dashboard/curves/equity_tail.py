@@ -1,4 +1,4 @@
-"""The equity and the holdings of a ledger.csv that grows: only what was added is read."""
+"""The equity and the holdings of a growing ledger.csv; only new rows are read."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ml_pipeline.runtime.files import GrowingFile
 
 
 class EquityTail:
-    """times: datetime64[ns] (n,), equity: float64 (n,), of the whole rows that were written so far."""
+    """The times, datetime64[ns] (n,), and the equity, float64 (n,), of all complete rows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,7 +28,7 @@ class EquityTail:
         self._held: list[float] = []
 
     def read(self) -> tuple[NDArray[np.datetime64], NDArray[np.float64]]:
-        """(times, equity); empty where there is no ledger yet. A row that cannot be read is left out."""
+        """(times, equity); empty if there is no ledger. Unreadable rows are left out."""
         file = open_file(self._path)
         if file is None:
             self._file.forget()
@@ -45,16 +45,16 @@ class EquityTail:
         return self._times[0], self._equity[0]
 
     def buy_and_hold(self) -> NDArray[np.float64]:
-        """The equity (n,) of the account's start, spread evenly over the symbols at the close of the first bar and then
-        held, at no cost. NaN where no price is known. Of the rows that `read` returned last."""
+        """Equity (n,) of buying all symbols in equal parts at the close of the first bar, without costs, for the rows
+        that `read` last returned. NaN if no price is known."""
         if not self._held:
             return np.empty(0)
         return np.array(self._held) * self._equity[0][0]
 
     def holdings(self) -> list[dict[str, Any]]:
-        """What is held after the last row: {"symbol", "quantity": signed, "price": its last close, "value": money,
-        "profit": money, against the mean price it was bought (or sold short) at, costs left out}, the largest value
-        first; None if unknown."""
+        """Positions after the last row: {"symbol", "quantity": signed, "price": the last close, "value": money,
+        "profit": money, compared with the mean entry price, without costs}, the largest value first; None if
+        unknown."""
         held = [each.told() for each in self._books.values() if each.quantity]
         return sorted(held, key=lambda each: -abs(each["value"] or 0.0))
 
@@ -83,7 +83,7 @@ class EquityTail:
 
 
 class _Holding:
-    """A symbol of the ledger: what is held of it, and what it was bought at. columns: of its four figures."""
+    """The position in one symbol of the ledger, and its mean entry price. columns: indices of its four columns."""
 
     def __init__(self, symbol: str, columns: Sequence[int]) -> None:
         self._symbol = symbol
@@ -92,18 +92,18 @@ class _Holding:
         self.quantity = 0.0
 
     def take(self, cells: Sequence[str]) -> float:
-        """Book a row; return its close as a multiple of the first one."""
+        """Process a row; return its close divided by the first close."""
         close, position, filled, price = (_number(cells, column) for column in self._columns)
         if not math.isnan(close):
             self._close = close
             self._first = close if math.isnan(self._first) else self._first
         before = position - filled
         if not filled:
-            # Held from before the first row, or changed by no fill, as by a split: what it cost is not known.
+            # Held before the first row, or changed without a fill, as by a split: the entry price is unknown.
             self._cost = self._cost if position == self.quantity else math.nan
         elif before * filled >= 0:
             self._cost = price if not before else (before * self._cost + filled * price) / position
-        elif position * before < 0:  # it was turned around
+        elif position * before < 0:  # from long to short, or back
             self._cost = price
         self.quantity = 0.0 if math.isnan(position) else position
         return self._close / self._first if self._first else math.nan

@@ -1,7 +1,7 @@
-"""metrics.jsonl as columns of numbers, read once and then only where it grew.
+"""metrics.jsonl as columns of numbers; after the first read, only new lines are read.
 
-A last line that is torn waits for its rest. A file that was cut or replaced, as by a resumed run, is read anew, under
-another generation. Of a huge file rows are merged, so that memory stays bounded.
+An incomplete last line is read once it is complete. A file that was cut or replaced, as by a resumed run, is read again
+under a new generation. Rows of a huge file are merged, so memory stays bounded.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 STAGES = tuple(f"time/{name}_s" for name in ("acting", "stepping", "waiting", "exchanging", "learning", "evaluating"))
 
-_FEW_BYTES = 64 * 1024  # up to here a JSON parser in C is quicker than a table library's start
+_FEW_BYTES = 64 * 1024  # up to this size, a JSON parser in C is faster than starting a table library
 _MOST_ROWS = 500_000
 _MOST_COLUMNS = 500
 _MOST_CELLS = 25_000_000  # 200 MB
@@ -37,13 +37,13 @@ _generations = count(1)
 
 
 class MetricsColumns:
-    """The columns of one file. Not for several threads at once.
+    """The columns of one file. For one thread at a time.
 
-    generation: another number whenever rows that were read have become others.
+    generation: changes whenever existing rows change.
     """
 
     def __init__(self, path: Path, *, durations: Sequence[str] = (), most_rows: int = _MOST_ROWS) -> None:
-        """durations: names whose values are seconds that follow each other, as the stages of an iteration."""
+        """durations: names of metrics in seconds that add up, such as the stages of an iteration."""
         self._path = path
         self._durations = durations
         self._most_rows = most_rows
@@ -53,7 +53,7 @@ class MetricsColumns:
 
     @property
     def names(self) -> list[str]:
-        """In the order in which they came."""
+        """Names of the metrics, in order of appearance."""
         return list(self._columns)
 
     @property
@@ -62,17 +62,17 @@ class MetricsColumns:
         return self._elapsed.nbytes * (len(self._columns) + 1)
 
     def column(self, name: str) -> Floats:
-        """The values (n_rows,), NaN where a row has none; a view, valid until the next refresh."""
+        """The values (n_rows,), NaN if a row has none; a view, valid until the next refresh."""
         column = self._columns.get(name)
         return np.full(self.n_rows, np.nan) if column is None else column[: self.n_rows]
 
     @property
     def elapsed(self) -> Floats:
-        """The sum (n_rows,) of all durations up to each row's; a view, valid until the next refresh."""
+        """Cumulative sum (n_rows,) of all durations; a view, valid until the next refresh."""
         return self._elapsed[: self.n_rows]
 
     def refresh(self) -> bool:
-        """Read what was written since; return whether anything changed. Raises UserError where it may not be read."""
+        """Read new lines; return True if anything changed. Raises UserError if reading is not permitted."""
         if not self._has_changed():
             return False
         before = self.generation, self.n_rows
@@ -102,7 +102,7 @@ class MetricsColumns:
     def _forget(self) -> None:
         self.generation = next(_generations)
         self.n_rows = 0
-        self._columns: dict[str, Floats] = {}  # by name (capacity,), NaN behind n_rows
+        self._columns: dict[str, Floats] = {}  # by name (capacity,), NaN after n_rows
         self._capacity = 64
         self._elapsed = np.zeros(self._capacity)
         self._seen = None
@@ -139,7 +139,7 @@ class MetricsColumns:
         return enlarged
 
     def _merge_rows(self) -> None:
-        """Let each four rows become two: the smallest and the largest of their values, which is what a curve shows."""
+        """Merge each four rows into two, the smallest and the largest of their values, which is what a curve shows."""
         n = self.n_rows // 4 * 4
         for name, column in (*self._columns.items(), (None, self._elapsed)):
             groups = column[:n].reshape(-1, 4)
@@ -158,12 +158,12 @@ class MetricsColumns:
 
 _MOST_HELD = 512 * 2**20
 _CHECKED_S = 1.0
-"""For so long a run that was found is taken to be there: looking for it again takes longer than reading a new line."""
+"""A known run folder is checked again after this time: the check takes longer than reading a new line."""
 
 
 class MetricsStore:
-    """Columns of runs below a root, by their names: each file is read once, and those not asked for longest are given
-    back. For several threads."""
+    """Columns of the runs below a root, by run name. Each file is read once; the least recently used are dropped when
+    memory runs out. Thread-safe."""
 
     def __init__(self, root: Path, *, most_bytes: int = _MOST_HELD) -> None:
         self._root = root
@@ -174,7 +174,7 @@ class MetricsStore:
 
     @contextlib.contextmanager
     def opened(self, run: str) -> Iterator[MetricsColumns]:
-        """The columns of a run as its file is now, for the block alone. Raises NotThere."""
+        """The current columns of a run, valid within the block. Raises NotThere."""
         path = self._find(run) / METRICS_FILE
         with self._lock:
             if run not in self._known:
@@ -206,10 +206,10 @@ class MetricsStore:
 
 
 def rows_of(lines: bytes, known: Iterable[str] = ()) -> dict[str, Floats]:
-    """The numbers (n,) of whole JSON lines by name, NaN where one has none; lines that are no objects are left out.
+    """The numbers (n,) of complete JSON lines by name, NaN if missing; lines that are not objects are skipped.
 
-    known: names that are likely there. What is no number, such as a text or a list, is none. At most 500 names, of at
-    most 200 letters, are read.
+    known: names that are probably present. Values that are not numbers count as missing. At most 500 names, of at most
+    200 characters, are read.
     """
     if len(lines) > _FEW_BYTES:
         rows = _read_as_table(lines, known)
@@ -226,13 +226,13 @@ def rows_of(lines: bytes, known: Iterable[str] = ()) -> dict[str, Floats]:
 
 
 def load_table_reader() -> None:
-    """Import what long files are read by, which takes a third of a second."""
+    """Import the library that reads long files, which takes a third of a second."""
     with contextlib.suppress(ModuleNotFoundError):
         import polars  # noqa: F401
 
 
 def _pieces(lines: bytes) -> Iterator[bytes]:
-    """The lines, so many at once: of the shortest ones a block holds millions."""
+    """The lines in pieces of limited size: a block of very short lines would have millions."""
     ends = np.flatnonzero(np.frombuffer(lines, np.uint8) == ord("\n"))[_LINES_AT_ONCE - 1 :: _LINES_AT_ONCE] + 1
     for begin, end in pairwise([0, *ends.tolist(), len(lines)]):
         if begin < end:
@@ -249,12 +249,12 @@ def _number(value: object) -> float:
 
 
 def _read_as_table(lines: bytes, known: Iterable[str]) -> dict[str, Floats] | None:
-    """`rows_of` for many lines, ten times as fast; None where a line holds anything but numbers.
+    """`rows_of` for many lines, ten times as fast; None if a line has values other than numbers.
 
-    A name whose values are all null may be left out.
+    A name whose values are all null may be missing.
     """
     if b"[" in lines or lines.count(b"{") > lines.count(b"\n"):
-        return None  # to find out a type for values within values takes minutes where they lie deep
+        return None  # inferring the type of deeply nested values takes minutes
     ends = lines.find(b"\n"), lines.rfind(b"\n", 0, len(lines) - 1) + 1
     likely = [name for line in (lines[: ends[0]], lines[ends[1] :]) for name in json_line(line) or ()]
     rows = _table(lines, dict.fromkeys([*known, *likely]))
@@ -262,7 +262,7 @@ def _read_as_table(lines: bytes, known: Iterable[str]) -> dict[str, Floats] | No
 
 
 def _table(lines: bytes, names: Collection[str]) -> dict[str, Floats] | None:
-    """The numbers of these names; None where the lines hold other names or other values."""
+    """The numbers of these names; None if the lines have other names or other values."""
     try:
         import polars as pl
     except ModuleNotFoundError:
@@ -273,26 +273,25 @@ def _table(lines: bytes, names: Collection[str]) -> dict[str, Floats] | None:
         frame = pl.read_ndjson(io.BytesIO(lines), schema=dict.fromkeys(names, pl.Float64))
     except (pl.exceptions.PolarsError, ValueError, RuntimeError):
         return None
-    # A schema leaves out names that it does not hold: each name of the text must have become a value or a null.
+    # polars ignores names outside the schema, so check that each name in the text became a value or a null.
     n_keys, n_null = _keys_and_nulls(lines, names)
     n_missing = sum(frame.null_count().row(0)) if names else 0
     if n_keys != frame.height * frame.width - n_missing + n_null:
         return None
-    return {name: frame[name].to_numpy() for name in frame.columns}  # NaN where there is none
+    return {name: frame[name].to_numpy() for name in frame.columns}  # NaN if missing
 
 
 def _names_in(lines: bytes) -> list[str]:
-    """Of all objects whose values are numbers; names with a backslash are left out."""
+    """The names in all objects, if their values are numbers; names with a backslash are skipped."""
     names = sorted({*_NAME.findall(lines)})
     return [name for each in names if isinstance(name := json_value(each), str)]
 
 
 def _keys_and_nulls(lines: bytes, names: Iterable[str]) -> tuple[int, int]:
-    """How many keys the objects of the lines have, and how many of these are null, where all values are numbers.
+    """The number of keys in the lines, and how many of them are null, provided that all values are numbers.
 
-    Of names that hold a colon themselves the signs around it decide. Otherwise colons are counted, each of which
-    stands behind a key, and those with an n behind them; a name that is not known and holds a colon makes one key too
-    many. Of 75 MB: 0.03 s in place of 0.28 s.
+    If a name contains a colon, count the colon together with its quotes. Otherwise count colons, one per key, and those
+    followed by an n; an unknown name with a colon then gives one key too many. For 75 MB: 0.03 s instead of 0.28 s.
     """
     if any(":" in name for name in names):
         return lines.count(b'":'), lines.count(b'": null') + lines.count(b'":null')

@@ -1,4 +1,4 @@
-"""Runs as a table for a terminal, a pipe, or a window of 80 columns: what fits, the most important columns first."""
+"""Tables of runs for terminals and pipes; a narrow window shows the most important columns."""
 
 import io
 import re
@@ -19,7 +19,7 @@ from ml_pipeline.runs.folder import BEGAN_IN_NAME
 
 GAP = 2
 _NAME_WIDTH = 24
-"""The least that a name is shortened to before a column is left out."""
+"""Width to which names are shortened before a column is dropped."""
 _MOST_REASONS = 5
 STYLES = {
     "running": "green",
@@ -37,7 +37,7 @@ class _Column(NamedTuple):
     title: str
     cell: Callable[[RunSummary], str]
     rank: int
-    """Columns of a higher rank are left out first."""
+    """Columns with the highest rank are dropped first."""
     left: bool = False
 
 
@@ -61,7 +61,7 @@ _COLUMNS = (
 
 
 def status_table(runs: Sequence[RunSummary], *, width: int | None) -> Table:
-    """One row per run. width: columns of the window; None, as for a pipe: every column, and names in full."""
+    """One row per run. width: of the window, in characters; None, as for a pipe: all columns and full names."""
     cells = [[printable(column.cell(run)) for column in _COLUMNS] for run in runs]
     widths = [max([cell_len(column.title), *(cell_len(row[i]) for row in cells)]) for i, column in enumerate(_COLUMNS)]
     shown = _fitting(widths, width)
@@ -82,17 +82,17 @@ def status_table(runs: Sequence[RunSummary], *, width: int | None) -> Table:
 
 
 def plain_lines(runs: Sequence[RunSummary]) -> list[str]:
-    """The table with every column and names in full, without colours, for a pipe or a file."""
+    """The table with all columns and full names, without colours, for a pipe or a file."""
     return text_of(status_table(runs, width=None))
 
 
 def bare_table() -> Table:
-    """A table without lines, its columns `GAP` apart."""
+    """A table without lines, with columns `GAP` apart."""
     return Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
 
 
 def text_of(table: Table) -> list[str]:
-    """The table in plain lines, for a pipe or a file."""
+    """The table as lines of plain text, for a pipe or a file."""
     console = Console(color_system=None, file=io.StringIO(), width=10_000)
     with console.capture() as captured:
         console.print(table)
@@ -100,10 +100,9 @@ def text_of(table: Table) -> list[str]:
 
 
 def remarks(runs: Sequence[RunSummary], *, width: int | None = None) -> list[str]:
-    """Lines below the table: how many runs there are in each state, why the next one waits, and why the
-    newest failed.
+    """Lines below the table: the number of runs per state, why the next run waits, and why the newest runs failed.
 
-    width: columns of the window, at which they are wrapped; None: not at all.
+    width: at which lines are wrapped; None: no wrapping.
     """
     states: dict[str, int] = {}
     for run in runs:
@@ -122,7 +121,7 @@ def remarks(runs: Sequence[RunSummary], *, width: int | None = None) -> list[str
 
 
 def duration(seconds: float | None) -> str:
-    """So long, in at most eight characters.
+    """A duration in at most eight characters.
 
     >>> duration(59.6), duration(3_723), duration(400_000), duration(1e9), duration(None)
     ('1:00', '1:02:03', '4d 15h', '11574d', '-')
@@ -139,7 +138,7 @@ def duration(seconds: float | None) -> str:
 
 
 def _fitting(widths: Sequence[int], width: int | None) -> list[int]:
-    """The columns that fit beside a name of a few letters, in their order."""
+    """Indices of the columns that fit next to a shortened name, in order."""
     shown = list(range(len(_COLUMNS)))
     while width is not None and _taken(widths, shown) > width:
         least = max(_COLUMNS[i].rank for i in shown)
@@ -154,8 +153,8 @@ def _taken(widths: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def _shown_names(names: Sequence[str], width: int) -> list[str]:
-    """The names as far as they fit: without the random end that the service gives, then without the time of those that
-    differ in something else, then without what all of them begin with.
+    """Names shortened to the width: first without the service's random suffix, then without times if the rest differs,
+    then without the common prefix.
 
     >>> _shown_names(["CartPole-v1-seed7-20260101-120000-6b2882", "CartPole-v1-seed8-20260101-120000-77aa01"], 24)
     ['CartPole-v1-seed7', 'CartPole-v1-seed8']
@@ -172,12 +171,12 @@ def _shown_names(names: Sequence[str], width: int) -> list[str]:
         short if counts[short] == 1 else BEGAN_IN_NAME.sub(r" \1-\2 \3:\4", name)
         for name, short in zip(names, found, strict=True)
     ]
-    if len(set(found)) < len(set(names)):  # begun in the same minute
+    if len(set(found)) < len(set(names)):  # started in the same minute
         found = [BEGAN_IN_NAME.sub(r" \3:\4:\5\6", name) for name in names]
     words = [_WORDS.split(name) for name in found]
     if len(set(found)) > 1 and any(cell_len(name) > width for name in found):
         same = next(i for i, each in enumerate(zip_longest(*words)) if len(set(each)) > 1)
-        for kept in (words[0][: min(1, same - 1)], []):  # the first word says most of what they have in common
+        for kept in (words[0][: min(1, same - 1)], []):  # keep the first word of the common prefix if possible
             shorter = [[*kept, "…", *each[same:]] if same else each for each in words]
             if all(cell_len("".join(each)) <= width for each in shorter):
                 break
@@ -186,7 +185,7 @@ def _shown_names(names: Sequence[str], width: int) -> list[str]:
 
 
 def _fitted(words: Sequence[str], width: int) -> str:
-    """The words without those in the middle that do not fit: the ends of a name tell most."""
+    """The words of a name, without words in the middle if they do not fit."""
     if cell_len(text := "".join(words)) <= width:
         return text
     for dropped in range(1, len(words) - 1):
@@ -198,7 +197,7 @@ def _fitted(words: Sequence[str], width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what would move the cursor or change colours: names of folders are anybody's."""
+    """The text without control characters, which names of folders may contain."""
     return _CONTROL.sub("?", text)
 
 

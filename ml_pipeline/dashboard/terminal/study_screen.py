@@ -1,4 +1,4 @@
-"""Studies in the terminal: figures in lines that fit 80 columns, bars of running trials, and the use of the machine."""
+"""Studies in the terminal: key figures, progress bars of running trials, and machine usage, within 80 columns."""
 
 import textwrap
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _LONGEST_TEXT = 400
 def study_lines(
     study: StudySummary, *, machine: MachineUse | None = None, width: int | None = None, now: datetime | None = None
 ) -> list[str]:
-    """A study in full. machine: what it uses now. width: columns at which lines are wrapped; None: not at all."""
+    """All lines of a study. machine: current usage. width: at which lines are wrapped; None: no wrapping."""
     lines = [_line("Study", f"{study.name}, {study.status}")]
     for sentence in filter(None, [study.reason, *study.feature_warnings]):
         lines.append(_line("", in_one_line(sentence, longest=_LONGEST_TEXT)))
@@ -40,7 +40,7 @@ def study_lines(
 
 
 def study_line(study: StudySummary) -> str:
-    """A study in one line, as it stands below a table of runs."""
+    """A study in one line, for below a table of runs."""
     parts = [f"Study {study.name}: {study.status}"]
     if study.status == BROKEN:
         return printable(f"{parts[0]}: {study.reason}")
@@ -60,7 +60,7 @@ def study_line(study: StudySummary) -> str:
 def study_screen(
     studies: Sequence[StudySummary], *, machine: MachineUse | None, width: int, height: int, now: datetime | None = None
 ) -> Group:
-    """The first study in full, the others in one line each, cut to a window of width x height."""
+    """The first study in full, the others in one line each, within a window of width x height."""
     lines = [_styled(line, studies[0]) for line in study_lines(studies[0], machine=machine, width=width, now=now)]
     others = [Text(study_line(study), no_wrap=True, overflow="ellipsis") for study in studies[1:]]
     room = max(1, height - 1)
@@ -92,7 +92,7 @@ def _figures(study: StudySummary) -> list[str]:
 
 
 def _value(study: StudySummary, value: float) -> str:
-    """With what it is, such as "0.0315 log return"."""
+    """A value with its unit, such as "0.0315 log return"."""
     return " ".join(filter(None, [figure(value), study.value_unit]))
 
 
@@ -105,7 +105,7 @@ def _machine(machine: MachineUse | None) -> list[str]:
         parts = [] if gpu.percent is None else [f"{gpu.percent:.0f}%"]
         if gpu.memory_gib is not None and gpu.total_gib is not None:
             parts.append(f"memory {gpu.memory_gib:.1f} of {gpu.total_gib:.1f} GiB")
-        lines.append(_line("GPU", f"{gpu.name}: {', '.join(parts) or 'tells nothing'}"))
+        lines.append(_line("GPU", f"{gpu.name}: {', '.join(parts) or 'usage unknown'}"))
     return lines
 
 
@@ -136,7 +136,7 @@ def _failed(study: StudySummary) -> list[str]:
 def _since(began: str | None, now: datetime) -> float | None:
     try:
         return max(0.0, (now - datetime.fromisoformat(began or "")).total_seconds())
-    except (ValueError, TypeError):  # it has no zone
+    except (ValueError, TypeError):  # invalid, or without a time zone
         return None
 
 

@@ -1,4 +1,4 @@
-"""What `status`, `watch` and `dashboard --training` show of a folder: as text, or drawn in place until Ctrl-C."""
+"""Views of `status`, `watch` and `dashboard --training`: printed once, or redrawn in place until Ctrl-C."""
 
 import signal
 import time
@@ -30,20 +30,20 @@ _MOST_NAMED = 5
 
 
 class View(Protocol):
-    """What is shown of a folder, as it was at the last `refresh`."""
+    """The content of a folder, as of the last `refresh`."""
 
     def refresh(self) -> object:
-        """Look at the folder again; the result is equal as long as there is nothing new to print."""
+        """Read the folder again; the result compares equal if there is nothing new to print."""
 
     def printed(self, width: int | None) -> Sequence[RenderableType]:
-        """For printing once. width: of the window, for a terminal; None, as for a pipe: plain lines in full."""
+        """Lines to print once. width: of the terminal; None, as for a pipe: full plain lines."""
 
     def screen(self, console: Console) -> RenderableType:
-        """As much as the window has lines for."""
+        """The view, cut to the height of the window."""
 
 
 def show(view: View) -> None:
-    """Print the view as it is now."""
+    """Print the current view."""
     view.refresh()
     console = Console(highlight=False)
     for line in view.printed(console.width if console.is_terminal else None):
@@ -56,8 +56,7 @@ def show(view: View) -> None:
 def watch(view: View, *, interval_s: float) -> None:
     """Show the view until Ctrl-C.
 
-    On a terminal it is drawn anew in place; elsewhere it is printed, with the time in UTC above it, whenever it has
-    changed.
+    A terminal is redrawn in place. Elsewhere the view is printed after each change, below the time in UTC.
     """
     console = Console(highlight=False)
     try:
@@ -80,16 +79,16 @@ def watch(view: View, *, interval_s: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownRuns:
-    """Which runs are shown."""
+    """The runs to show."""
 
     root: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]", help_behavior_hint="")]
     """Folders of runs, run folders, or names of runs in checkpoints/; none: checkpoints/."""
 
     trials: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """List the trials of studies as well; without it, a study is one line below the table."""
+    """List the trials of studies too; otherwise each study is one line below the table."""
 
     def folders(self) -> tuple[Path, ...]:
-        """Raises UserError where a folder that was named is not there."""
+        """Raises UserError if a named folder does not exist."""
         return tuple(map(_folder_of, self.root)) or (runs_folder(),)
 
     def read(self) -> list[RunSummary]:
@@ -99,7 +98,7 @@ class ShownRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class StatusConfig(ShownRuns):
-    """What is shown once."""
+    """Settings of `status`."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print a JSON list with one object per run, for scripts."""
@@ -107,13 +106,13 @@ class StatusConfig(ShownRuns):
 
 @dataclass(frozen=True, kw_only=True)
 class WatchConfig(ShownRuns):
-    """What is shown again and again.
+    """Settings of `watch`.
 
-    Raises UserError where a value is out of range.
+    Raises UserError if a value is out of range.
     """
 
     interval_s: float = 2.0
-    """Seconds between two looks at the folders."""
+    """Seconds between two updates."""
 
     def __post_init__(self) -> None:
         check_positive("interval_s", self.interval_s)
@@ -121,20 +120,20 @@ class WatchConfig(ShownRuns):
 
 @dataclass(frozen=True, kw_only=True)
 class StatusCommandLine:
-    """What the flags of `status` fill."""
+    """The flags of `status`."""
 
     status: StatusConfig = field()
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchCommandLine:
-    """What the flags of `watch` fill."""
+    """The flags of `watch`."""
 
     watch: WatchConfig = field()
 
 
 class RunsView:
-    """The table of runs, a line for each study below it. found: all runs, those of trials included."""
+    """The table of runs, with one line per study below it. found: all runs, including trials."""
 
     def __init__(self, config: ShownRuns) -> None:
         self._config = config
@@ -170,9 +169,9 @@ class RunsView:
 
 
 class StudiesView:
-    """The study that runs, or ran last, in full, the others in one line each, and the use of the machine.
+    """The active or latest study in full, the others in one line each, and machine usage.
 
-    study: the name of the one to show; None: all.
+    study: name of the only study to show; None: all.
     """
 
     def __init__(self, root: Path, study: str | None = None) -> None:
@@ -181,7 +180,7 @@ class StudiesView:
         self._studies: list[StudySummary] = []
 
     def refresh(self) -> object:
-        """Another trial that has ended or begun is new; a step of one that goes on is not."""
+        """The result changes when a trial starts or ends, but not with the steps of a running trial."""
         found = read_studies(self._root, read_summaries(self._root))
         self._studies = [study for study in found if self._study in (None, study.name)]
         return [
@@ -205,11 +204,11 @@ class StudiesView:
 
 
 def _folder_of(named: Path) -> Path:
-    """The folder that is meant: itself, or the run in checkpoints/ of this name, or whose name begins so."""
+    """The folder with this path, or the run in checkpoints/ with this name or beginning of a name."""
     if named.is_dir():
         return named
     if named.exists():
-        raise UserError(f"{named} is no folder; name a folder of runs, such as checkpoints/.")
+        raise UserError(f"{named} is not a folder; name a folder of runs, such as checkpoints/.")
     root = runs_folder()
     if len(named.parts) == 1 and not is_run_folder(root):
         known = [folder for folder in run_folders(root) if folder.parent == root]
@@ -221,6 +220,6 @@ def _folder_of(named: Path) -> Path:
             more = ", ..." if len(meant) > _MOST_NAMED else ""
             names = ", ".join(folder.name for folder in meant[:_MOST_NAMED]) + more
             raise UserError(
-                f'"{named}" begins the names of {len(meant)} runs: {names}; write more of the one that is meant.'
+                f'"{named}" matches the names of {len(meant)} runs: {names}; type more of the name.'
             )
-    raise UserError(f"{named} is not there; name a folder of runs, such as checkpoints/, or a run in it.")
+    raise UserError(f"{named} does not exist; name a folder of runs, such as checkpoints/, or a run in it.")

@@ -1,8 +1,8 @@
-"""Who may ask the server for what, and for how long: by the name it was called, where a request comes from, its token.
+"""Access control of the server: checks of the Host header, of the origin of a request, and of tokens; time limits.
 
-Every page in the user's browser can send requests to 127.0.0.1, and a name of its own may lead there (DNS rebinding):
-so the Host header must name this machine, and a request that another site began is refused, reads included, unless its
-address holds the ticket of a report.
+Any page in the user's browser can send requests to 127.0.0.1, and another site's name may resolve to it (DNS
+rebinding). So the Host header must name this machine, and requests from other origins are refused, including reads,
+unless their address has the ticket of a report.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ CHANGES_HEADER = "x-dashboard-token"
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<name>[\w.-]+))(?::\d{1,5})?", re.ASCII)
 _BEARER = "Bearer "
 FILES = "/files/"
-"""Below this path reports lie, and what they link to."""
+"""Path prefix of reports and the files that they link to."""
 
 
 class Refusal(NamedTuple):
@@ -37,7 +37,7 @@ class Refusal(NamedTuple):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server on this address."""
+    """True if a server on this address is reachable from this machine only."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -45,7 +45,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Tickets:
-    """Secret parts of addresses, one per folder of a report: they open the files below it while the server runs."""
+    """Secret address parts, one per report folder, that give access to the files below it while the server runs."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -55,17 +55,17 @@ class Tickets:
         return hmac.digest(self._key, f"{kind}/{top}".encode(errors="surrogateescape"), "sha256").hex()[:40]
 
     def opens(self, path: str) -> bool:
-        """Whether the path of a request carries the ticket of its folder."""
+        """True if the path of a request has the ticket of its folder."""
         ticket, kind, top, *_ = [*path.removeprefix(FILES).split("/"), "", "", ""]
         return path.startswith(FILES) and hmac.compare_digest(ticket.encode(), self.of(kind, top).encode())
 
 
 @dataclass(frozen=True)
 class Access:
-    """host: the address that the server listens on. token: needed for everything; None where anyone here may read.
+    """host: the address of the server. token: required for all requests; None: every user of this machine may read.
 
-    page_token: what the page sends with requests that change something. cookie: the name of the one with the token.
-    tickets: what opens reports by the links of other reports.
+    page_token: sent by the page with requests that change something. cookie: name of the cookie with the token.
+    tickets: give access to reports through the links of other reports.
     """
 
     host: str
@@ -79,14 +79,14 @@ class Access:
         return f"ml_pipeline_dashboard_{self.port}"  # cookies of one machine are shared by its ports
 
     def refusal(self, request: HTTPConnection, *, changes: bool) -> Refusal | None:
-        """Why a request is not answered; None where it is. changes: whether it is to change something."""
+        """The reason to refuse a request; None if it is allowed. changes: True if the request changes something."""
         host = request.headers.get("host", "")
         if not self._is_own_name(host):
-            return Refusal(403, "This server answers to its own address alone; open the one that its command printed.")
+            return Refusal(403, "This is not the address of this server; open the address that the command printed.")
         if self._follows_a_report(request, changes=changes):
             return None
         if self._is_foreign(request, host):
-            return Refusal(403, "This request was begun by another site, and is refused.")
+            return Refusal(403, "Requests from other sites are refused.")
         if self.token is not None and not self.has_token(request):
             return Refusal(401, "The token is missing or wrong; open the address that the command printed, ?token=...")
         if changes and not (self._has_page_token(request) or self._has_bearer(request)):
@@ -94,15 +94,15 @@ class Access:
         return None
 
     def _follows_a_report(self, request: HTTPConnection, *, changes: bool) -> bool:
-        """Whether the browser opens a file below a folder whose report it has opened before.
+        """True if the browser opens a file below a folder whose report it has opened before.
 
-        A report has no origin: the browser says of its links that another site began them, and leaves out the cookie.
+        A report has no origin, so the browser marks its links as cross-site and does not send the cookie.
         """
         is_opened = request.headers.get("sec-fetch-mode", "navigate") == "navigate" and "origin" not in request.headers
         return not changes and is_opened and self.tickets.opens(request.scope["path"])
 
     def has_token(self, request: HTTPConnection) -> bool:
-        """In the cookie that the page was given, or in an Authorization header."""
+        """True if the request has the token, in the page's cookie or in an Authorization header."""
         return self.is_token(request.cookies.get(self.cookie, "")) or self._has_bearer(request)
 
     def is_token(self, given: str) -> bool:
@@ -124,7 +124,7 @@ class Access:
             return True
         if self.host not in ("0.0.0.0", "::"):
             return False
-        # On every address: by number, which no other site's name is, or by this machine's name.
+        # The server listens on all addresses: accept any IP address, and this machine's names.
         return _is_address(name) or name in (socket.gethostname().lower(), socket.getfqdn().lower())
 
     def _is_foreign(self, request: HTTPConnection, host: str) -> bool:
@@ -153,13 +153,13 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-# A report brings its scripts with it, and is shown within the page: it runs as a site of its own, without a network.
+# A report has its own scripts and is shown within the page: it runs in a sandbox without network access.
 REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-# Around a report that is opened by itself: no policy of its own keeps a page from leaving for another site with what it
-# shows, but the one of the page around it does.
+# For the page around a report that is opened in its own tab: a page's own policy cannot prevent navigation to another
+# site, but that of the surrounding page can.
 FRAME_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
@@ -177,7 +177,7 @@ _READING = ("GET", "HEAD")
 
 
 class Guard:
-    """Answers for an application where `access` refuses, and adds the headers that its own answers do not have."""
+    """Middleware: answers requests that `access` refuses, and adds missing security headers to all answers."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -208,11 +208,11 @@ class Guard:
         await answer(scope, receive, with_headers)
 
     def _with_token(self, token: str) -> Response:
-        """Keep the token in a cookie, and go to the page whose address does not show it.
+        """Store the token in a cookie, and open the page at an address without the token.
 
-        By a page of its own: after a redirect the cookie would not be sent where the link stood on another site.
+        An intermediate page does this: after a redirect from a link on another site, the cookie would not be sent.
         """
-        response = plain_page("The token is being kept ...", to_the_page=True)
+        response = plain_page("Signing in ...", to_the_page=True)
         if self._access.token is not None:
             if not self._access.is_token(token):
                 return plain_page("This token is wrong: open the address that the command printed.", status=401)
@@ -229,7 +229,7 @@ def _refused(refusal: Refusal, request: Request) -> Response:
 
 
 def plain_page(sentence: str, *, status: int = 200, to_the_page: bool = False) -> HTMLResponse:
-    """A page with one sentence. to_the_page: it leads on to the dashboard by itself."""
+    """A page with one sentence. to_the_page: it opens the dashboard automatically."""
     refresh = '<meta http-equiv="refresh" content="0; url=/">' if to_the_page else ""
     link = '<p><a href="/">To the page</a></p>' if to_the_page else ""
     return HTMLResponse(
@@ -241,18 +241,18 @@ def plain_page(sentence: str, *, status: int = 200, to_the_page: bool = False) -
 
 
 REQUEST_S = 10.0
-"""For so long the whole of a request is waited for, its body included."""
+"""Time limit for receiving a complete request, including its body."""
 _READ_S = 20.0
-"""For so long the other side may take nothing of an answer."""
+"""Time limit for a client that does not read its answer."""
 MOST_OPEN = 400
-"""Of more, the connection that waits longest for its request is closed: those that others hold idle keep nobody out."""
+"""With more connections, the one that has waited longest for a request is closed, so idle ones do not block others."""
 
 
 class LimitedConnection(H11Protocol):
-    """A connection that ends if its other side keeps it waiting, or if too many are open.
+    """A connection with time limits for its client, and a limit on open connections.
 
-    uvicorn limits the time between two requests alone: a connection that sends nothing, or half of a request, stays as
-    long as its other side likes, and counts among those that may be open at once. Runs in the server's event loop.
+    uvicorn only limits the time between two requests: a client that sends nothing, or half of a request, could stay
+    connected indefinitely and use up the open connections. Runs in the server's event loop.
     """
 
     def connection_made(self, transport: Any) -> None:
@@ -290,7 +290,7 @@ class LimitedConnection(H11Protocol):
             self._answer_timer.cancel()
 
     def _watch_request(self) -> None:
-        """Begin to wait for the whole of a request, or end it; what arrives of one meanwhile gives no more time."""
+        """Start or stop the timer for a complete request; partial data does not extend it."""
         is_waiting = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
         if not is_waiting and self._request_timer is not None:
             self._request_timer.cancel()

@@ -1,6 +1,6 @@
-"""The web application: the page, and what it asks for about the runs below one folder.
+"""The web application of the dashboard: the page, and its API for the runs below one folder.
 
-Runs are named in the query, never in the path. Everything is read from run folders; only `controls` changes anything.
+Runs are named in the query, not in the path. All data is read from run folders; only `controls` changes anything.
 """
 
 import html
@@ -52,35 +52,35 @@ from ml_pipeline.runs.folder import OUTPUT_FILE
 
 _MOST_PAGES = 64
 _ASSETS = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml", "txt": "text/plain"}
-_SHARED_ASSETS = ("uPlot.min.js", "uPlot.min.css", "uPlot-LICENSE.txt")  # which reports use as well
+_SHARED_ASSETS = ("uPlot.min.js", "uPlot.min.css", "uPlot-LICENSE.txt")  # also used by reports
 
 
 class Controls(Protocol):
-    """What the page can do to a run where a service serves it: stop, resume and scale one, named by its folder.
+    """Actions of the page if a service serves it: stop, resume and scale a run, named by its folder.
 
-    Each may raise UserError, whose sentence the page shows. Called from threads of the server, several at once.
+    Methods may raise UserError, whose sentence the page shows. Called from several threads at once.
     """
 
     def stop(self, run: str) -> object:
-        """Ask a run to save and end; take one that is queued out of the queue."""
+        """Ask a run to save and end; remove a queued run from the queue."""
 
     def resume(self, run: str, *, total_timesteps: int | None = None) -> object:
-        """Let a run that has ended go on from its checkpoint; False where it has none, and begins anew.
+        """Continue a run that has ended from its checkpoint; return False if it has none and starts again.
 
-        total_timesteps: up to which one that has finished goes on.
+        total_timesteps: new total for a finished run.
         """
 
     def scale(
         self, run: str, *, n_workers: int | Literal["auto", "dynamic"] | None = None, n_envs: int | None = None
     ) -> object:
-        """Ask a run for other numbers of workers or environments, from its next iteration on; None keeps one."""
+        """Change the number of workers or environments of a run, from its next iteration; None: no change."""
 
 
 def make_app(
     root: Path, access: Access, controls: Controls | None = None, *, sessions: Path | None = None
 ) -> tuple[ASGIApp, Updates]:
-    """(the application over the runs below `root` and the trading `sessions`, what its streams send: closing it ends
-    them)."""
+    """(the application for the runs below `root` and the trading `sessions`, its updates: closing them ends all
+    streams)."""
     reader = SessionReader(sessions or root)
     reports = Reports(root, sessions or root, access.tickets)
     updates = Updates(root, reader)
@@ -94,7 +94,7 @@ def make_app(
         routes=[
             Route("/", _Page(root, access, controls, updates.look_ahead).answer),
             Route("/assets/{name}", _asset),
-            # Of reports, which name no icon: browsers ask for this by themselves.
+            # Browsers request this for reports, which have no icon.
             Route("/favicon.ico", RedirectResponse("/assets/icon.svg")),
             *_Reading(root, reader, updates, reports).routes(),
             *reports.routes(),
@@ -107,7 +107,7 @@ def make_app(
 
 
 def _told(request: Request, error: Exception) -> Response:
-    if request.scope["path"].startswith(FILES):  # a link of a report, which a person followed
+    if request.scope["path"].startswith(FILES):  # the user followed a link of a report
         return plain_page(str(error), status=404)
     return JsonAnswer({"error": str(error)}, 404 if isinstance(error, NotThere) else 400)
 
@@ -118,7 +118,7 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _failed(request: Request, error: Exception) -> Response:
-    sentence = f"{request.url.path} failed, which it should not: {type(error).__name__}: {in_one_line(error)}"
+    sentence = f"{request.url.path} failed unexpectedly: {type(error).__name__}: {in_one_line(error)}"
     return JsonAnswer({"error": sentence}, 500)
 
 
@@ -151,9 +151,9 @@ def _asset(request: Request) -> Response:
 
 
 class _Reading:
-    """What the page asks for about runs, studies and sessions, which the query names.
+    """Requests that read runs, studies and sessions, which the query names.
 
-    Every answer is JSON, but for reports and the stream of events.
+    All answers are JSON, except reports and the event stream.
     """
 
     def __init__(self, root: Path, sessions: SessionReader, updates: Updates, reports: Reports) -> None:
@@ -192,7 +192,7 @@ class _Reading:
         }
 
     def metrics(self, request: Request) -> Any:
-        """The names of metrics, by run."""
+        """Names of metrics, by run."""
         found = {}
         for run in runs_of(request):
             with self._updates.store.opened(run) as columns:
@@ -200,7 +200,7 @@ class _Reading:
         return {"names": found}
 
     def curves(self, request: Request) -> Any:
-        """Thinned curves of the named metrics, by run."""
+        """Downsampled curves of the named metrics, by run."""
         axis = check_axis(request.query_params.get("axis", "step"))
         low, high = range_of(request)
         n_bins = int(number_of(request, "width", 800, least=10, most=8000))
@@ -223,7 +223,7 @@ class _Reading:
         return {"runs": found}
 
     def time(self, request: Request) -> Any:
-        """Seconds in each stage of training, over steps or time and in all, by run."""
+        """Seconds in each stage of training, over steps or time and in total, by run."""
         axis = check_axis(request.query_params.get("axis", "step"))
         low, high = range_of(request)
         n_bins = int(number_of(request, "width", 200, least=10, most=8000))
@@ -238,14 +238,14 @@ class _Reading:
         return settings_table([find_run(self._root, run) for run in runs_of(request)])
 
     def evaluation(self, request: Request) -> Any:
-        """The figures of evaluations, and which of the runs have a report."""
+        """Evaluation metrics, and the runs that have a report."""
         runs = runs_of(request)
         folders = [find_run(self._root, run) for run in runs]
         reports = [run for run, folder in zip(runs, folders, strict=True) if is_plain_file(folder / PAGE_FILE)]
         return {**evaluation_table(folders), "reports": reports}
 
     def log(self, request: Request) -> Any:
-        """The end of a log, or what was added to it after a byte, or what lies before one."""
+        """The end of a log, or the part after or before a byte offset."""
         (run,) = runs_of(request, exactly=1)
         names = {"run": LOG_FILE, "output": OUTPUT_FILE}
         which = request.query_params.get("file", "run")
@@ -264,14 +264,14 @@ class _Reading:
         return self._sessions.details(one_of(request, "session"))
 
     def machine(self, request: Request) -> Any:
-        """CPU, memory and GPUs of the machine that serves the page."""
+        """CPU, memory and GPU usage of the server's machine."""
         use = self._machine.look()
         return {**use._asdict(), "gpus": [gpu._asdict() for gpu in use.gpus]}
 
     def report(self, request: Request) -> Response:
         (run,) = runs_of(request, exactly=1)
         return self._reports.opened(
-            request, "runs", find_run(self._root, run) / PAGE_FILE, f"{run} holds no report; evaluate it first."
+            request, "runs", find_run(self._root, run) / PAGE_FILE, f"{run} has no report; evaluate it first."
         )
 
     def study_report(self, request: Request) -> Response:
@@ -286,7 +286,7 @@ class _Reading:
 
     def session_reconciliation(self, request: Request) -> Response:
         name = one_of(request, "session")
-        otherwise = f"{name} was not compared with its backtest yet: ml-pipeline paper-trade reconcile {name}"
+        otherwise = f"{name} has no comparison with its backtest; run: ml-pipeline paper-trade reconcile {name}"
         return self._reports.opened(request, "sessions", self._sessions.folder(name) / RECONCILIATION_FILE, otherwise)
 
     async def events(self, request: Request) -> Any:
@@ -301,7 +301,7 @@ _LARGEST_REQUEST = 10_000
 
 
 class _Changing:
-    """Stop, resume and scale; refused where no service serves the page."""
+    """Requests to stop, resume and scale a run; refused if no service serves the page."""
 
     def __init__(self, root: Path, controls: Controls | None) -> None:
         self._root = root
@@ -320,7 +320,7 @@ class _Changing:
     def _do(self, name: str, body: bytes) -> dict[str, str]:
         if self._controls is None:
             raise UserError(
-                "This page only shows runs; to stop, resume and scale them, let `ml-pipeline serve` serve it."
+                "This page only shows runs; to stop, resume and scale them, use the page of `ml-pipeline serve`."
             )
         try:
             values = json.loads(body)
@@ -336,16 +336,16 @@ class _Changing:
                 raise UserError(f'{name} takes no "{each}". {nearest(each, ["run", *known])}')
         if name == "scale":
             self._controls.scale(run, **_scale_of(values))
-            return {"done": f"Asked {run} to scale; it does so after an iteration, and says so in its log."}
+            return {"done": f"{run} scales after its current iteration; see its log."}
         if name == "stop":
             self._controls.stop(run)
-            return {"done": f"Asked {run} to stop; it saves first."}
+            return {"done": f"{run} saves and stops."}
         total = values.get("total_timesteps")
         if total is not None and (not isinstance(total, int) or isinstance(total, bool) or total < 1):
             raise UserError(f"total_timesteps must be a whole number from 1 on, but got {json.dumps(total)}.")
         if self._controls.resume(run, total_timesteps=total) is False:
-            return {"done": f"{run} has no checkpoint; it begins anew as soon as there is room."}
-        return {"done": f"{run} goes on from its checkpoint as soon as there is room."}
+            return {"done": f"{run} has no checkpoint; it starts again when resources are free."}
+        return {"done": f"{run} continues from its checkpoint when resources are free."}
 
 
 def _scale_of(values: dict[str, Any]) -> dict[str, Any]:

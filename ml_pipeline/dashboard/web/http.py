@@ -1,4 +1,4 @@
-"""What a request names, and answers in JSON."""
+"""Parameters of requests, and answers in JSON."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def runs_of(request: Request, *, at_least: int = 1, exactly: int | None = None) 
 
 
 def one_of(request: Request, what: str) -> str:
-    """The one name that the query has for `what`, such as "study"."""
+    """The value of the query parameter `what`, such as "study", which must occur once."""
     names = request.query_params.getlist(what)
     if len(names) != 1:
         raise UserError(f"Name one {what}, as ?{what}=NAME, but got {len(names)}.")
@@ -42,7 +42,7 @@ def metrics_of(request: Request) -> list[str]:
 
 
 def range_of(request: Request) -> tuple[float | None, float | None]:
-    """The part of the axis that is shown; None is its end."""
+    """The range of the axis to show; None means its end."""
     bounds = [
         number_of(request, name, None, least=-1e18, most=1e18) if name in request.query_params else None
         for name in ("low", "high")
@@ -77,12 +77,12 @@ class JsonAnswer(JSONResponse):
 
 
 async def as_json(answer: Callable[[Request], Any], request: Request) -> Response:
-    """What a function answers, in a thread: it reads files."""
+    """Call a function in a thread, because it reads files, and return its result as JSON."""
     return await run_in_threadpool(lambda: JsonAnswer(answer(request)))
 
 
 def json_bytes(content: Any) -> bytes:
-    """JSON in UTF-8; what UTF-8 cannot write is shown by its number.
+    """JSON in UTF-8, with characters that UTF-8 cannot encode as their number.
 
     >>> json_bytes({"name": "bad\\udcff"})
     b'{"name":"bad\\\\\\\\udcff"}'
@@ -91,5 +91,5 @@ def json_bytes(content: Any) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        # Two backslashes in JSON are one in the text: left as an escape, the number would be the character again.
+        # Two backslashes in JSON are one in the text; with only one, the number would become the character again.
         return _SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text).encode()

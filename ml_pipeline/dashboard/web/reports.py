@@ -1,11 +1,11 @@
-"""Reports and what they link to, as sites of their own: their scripts run without a network, and reach no other page.
+"""Serve reports and the files that they link to in a sandbox, without network access and without access to other pages.
 
-A report is served under an address that mirrors its folder, so that its relative links lead where they lead on disk.
-The page of a report has no origin, so that the browser takes a click on its links for a request of a foreign site: the
-address therefore carries a ticket, which no other site can know, for everything below one folder.
+The address of a report mirrors its folder, so its relative links work as on disk. A sandboxed page has no origin, so
+the browser treats its links as requests from another site. The address therefore has a ticket that other sites cannot
+know, which gives access to everything below one folder.
 
-A report is shown in a frame, whose page lets it lead to nothing but this server: by itself it could open any site, with
-what it shows in the address.
+A report is shown in a frame whose page allows navigation to this server only: otherwise a report could open another
+site and send data in the address.
 """
 
 import html
@@ -34,7 +34,7 @@ _KINDS = {
     ".gif": "image/gif",
     ".mp4": "video/mp4",
 }
-"""What is served, by the file's ending: no weights, no databases, no pickles."""
+"""Served file types by suffix; weights, databases and pickles are not served."""
 _ACTIVE = ("text/html; charset=utf-8", "image/svg+xml")
 _HEADERS = {"content-security-policy": REPORT_POLICY}
 _FRAME = (
@@ -43,7 +43,7 @@ _FRAME = (
 
 
 class Reports:
-    """roots: the folder of runs and that of sessions; one that is itself a run goes by its own name."""
+    """roots: the folders of runs and of sessions. A root that is itself a run is addressed by its own name."""
 
     def __init__(self, runs: Path, sessions: Path, tickets: Tickets) -> None:
         self._roots = {"runs": runs, "sessions": sessions}
@@ -53,9 +53,9 @@ class Reports:
         return [Route(FILES + "{ticket}/{kind}/{path:path}", self.file)]
 
     def opened(self, request: Request, kind: str, path: Path, otherwise: str) -> Response:
-        """A report in a frame, or the way to it if the query says that it is `framed` already.
+        """A report in a frame or, if the query has `framed`, a redirect to it.
 
-        Raises NotThere, which says `otherwise`, unless a plain file lies there.
+        Raises NotThere with the message `otherwise` if there is no regular file.
         """
         file = open_file(path)
         if file is None:
@@ -70,7 +70,7 @@ class Reports:
         return RedirectResponse(address, 307) if "framed" in request.query_params else _framed(address, path)
 
     def file(self, request: Request) -> Response:
-        """A file below a folder of runs or sessions, or the list of what a folder holds."""
+        """A file below a folder of runs or sessions, or a listing of a folder."""
         kind, asked = request.path_params["kind"], request.path_params["path"]
         path = self._path_of(kind, asked)
         if path.is_dir():
@@ -78,25 +78,25 @@ class Reports:
         media_type = _KINDS.get(path.suffix.lower())
         file = open_file(path) if media_type else None
         if file is None:
-            raise NotThere(f'There is no report and no text or picture "{in_one_line(asked)}".')
+            raise NotThere(f'There is no report, text or picture "{in_one_line(asked)}".')
         with file:
-            if media_type in _ACTIVE and request.headers.get("sec-fetch-dest") == "document":  # its address was typed
+            if media_type in _ACTIVE and request.headers.get("sec-fetch-dest") == "document":  # opened directly
                 return _framed(request.url.path, path)
             return Response(file.read(_LARGEST_FILE), media_type=media_type, headers=_HEADERS)
 
     def _path_of(self, kind: str, asked: str) -> Path:
-        """Raises NotThere for a path that would lead elsewhere."""
+        """The path of a requested file. Raises NotThere if it is outside the root."""
         nothing = NotThere(f'There is no file "{in_one_line(asked)}".')
         root = self._roots.get(kind)
         parts = asked.removesuffix("/").split("/")
         if root is None or not all(map(is_plain, parts)):
             raise nothing
-        is_root = parts[0] == root.absolute().name and not (root / parts[0]).exists()  # itself a run or a study
+        is_root = parts[0] == root.absolute().name and not (root / parts[0]).exists()  # the root is a run or a study
         top, inside = (root if is_root else root / parts[0]), parts[1:]
         path = top.joinpath(*inside)
         try:
             real = top.resolve()
-            if not real.is_relative_to(root.resolve()) or path.resolve() != real.joinpath(*inside):  # by a link
+            if not real.is_relative_to(root.resolve()) or path.resolve() != real.joinpath(*inside):  # through a link
                 raise nothing
         except (OSError, ValueError, RuntimeError) as error:
             raise nothing from error
@@ -120,9 +120,9 @@ class Reports:
         more = len(names) - len(items)
         parts = [
             '<p><a href="../">The folder above</a></p>' if "/" in asked.removesuffix("/") else "",
-            "<p>It holds no report yet. Its texts and pictures:</p>"
+            "<p>No report yet. Texts and pictures in this folder:</p>"
             if items
-            else "<p>It holds no text and no picture.</p>",
+            else "<p>This folder has no texts or pictures.</p>",
             f"<ul>{''.join(items)}</ul>",
             f"<p>and {more:,} more</p>" if more else "",
         ]
@@ -130,7 +130,7 @@ class Reports:
 
 
 def _framed(address: str, path: Path) -> Response:
-    """A page that shows what lies at the address, and that lets it lead nowhere else."""
+    """A page that shows the address in a frame, and allows no navigation to other sites."""
     title = html.escape(in_one_line(path.absolute().parent.name))
     content = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_FRAME}</style>'

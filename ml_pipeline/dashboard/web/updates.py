@@ -1,4 +1,4 @@
-"""What is sent to pages while runs write: only what is new, and nothing is looked at while no page is open."""
+"""Updates that pages receive while runs write: only new data; nothing is read while no page is open."""
 
 import asyncio
 import contextlib
@@ -26,11 +26,11 @@ from ml_pipeline.dashboard.web.http import json_bytes
 
 _ID = re.compile(r"(?P<server>[0-9a-f]{8})-(?P<version>\d{1,15})(?:;(?P<rows>[\d.,]*))?", re.ASCII)
 _ROWS = re.compile(r"\d{1,15}\.\d{1,15}\.\d{1,15}", re.ASCII)
-SERVER = secrets.token_hex(4)  # numbers of versions and generations mean nothing to another process
+SERVER = secrets.token_hex(4)  # versions and generations are valid in this process only
 
 
 class Rows(NamedTuple):
-    """So many rows of a generation, with so many names of metrics; generation 0 is none at all."""
+    """Number of rows and of metric names in a generation; generation 0: nothing read."""
 
     generation: int = 0
     n_rows: int = 0
@@ -39,17 +39,17 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Position:
-    """How far a page has read: the list of runs up to a version, and of each chosen run so many rows.
+    """How far a page has read: the version of the list of runs, and the rows of each selected run.
 
-    It is the id of every event. A page that lost its connection sends the last one, and goes on there: the server keeps
-    nothing for it. version: of the list of runs. rows: of each chosen run, in the order in which they are named."""
+    It is the id of every event. A page that reconnects sends the last id to continue there, so the server stores
+    nothing per page. rows: in the order in which the page names its runs."""
 
     version: int = 0
     rows: Sequence[Rows] = field(default=())
 
     @classmethod
     def parse(cls, text: str, n_runs: int) -> "Position":
-        """What `str` wrote; the very beginning where another process wrote it, or nobody."""
+        """The inverse of `str`; the beginning if the text is invalid or from another process."""
         found = _ID.fullmatch(text)
         if found is None or found["server"] != SERVER:
             return cls(0, [Rows()] * n_runs)
@@ -61,8 +61,8 @@ class Position:
 
 
 class Changes(NamedTuple):
-    """runs: those that are new or changed. removed: names. lists: "order" of all runs by name, "studies" and
-    "sessions", each whole where it changed. problem: why the folder of runs cannot be read, None where it can."""
+    """runs: new and changed runs. removed: names. lists: "order" (names of all runs), "studies" and "sessions", each
+    complete if it changed. problem: error if the folder of runs cannot be read, else None."""
 
     version: int
     runs: list[dict[str, Any]]
@@ -72,7 +72,7 @@ class Changes(NamedTuple):
 
 
 class RunList:
-    """The runs below a root, each with the number of the refresh that last changed it. For several threads."""
+    """The runs below a root, each with the version at which it last changed. Thread-safe."""
 
     def __init__(self, root: Path, sessions: SessionReader | None = None) -> None:
         self._root = root
@@ -85,7 +85,7 @@ class RunList:
         self._problem: str | None = None
 
     def refresh(self) -> bool:
-        """Look at the folders again; return whether anything changed."""
+        """Read the folders again; return True if anything changed."""
         found: dict[str, dict[str, Any]] = {}
         lists: dict[str, list[Any]] = {"studies": []}
         problem = None
@@ -114,7 +114,7 @@ class RunList:
         return True
 
     def since(self, version: int) -> Changes:
-        """What changed after this version; everything is new after version 0."""
+        """Changes after this version; after version 0, everything."""
         with self._lock:
             return Changes(
                 self.version,
@@ -126,24 +126,24 @@ class RunList:
 
 
 TICK_S = 0.25
-"""How often the metrics of chosen runs are looked at."""
+"""Seconds between two checks of the metrics of selected runs."""
 _SHARE_OF_A_CORE = 0.008
 _LONGEST_S = 2.0
-_LOOKED_AHEAD = 4  # as many as the page chooses by itself
+_LOOKED_AHEAD = 4  # the number of runs that the page selects at first
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a page shows: curves of these metrics of these runs."""
+    """The runs and metrics that a page shows."""
 
     runs: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
 
 
 class Updates:
-    """Looks at the files in turn, in a thread, and wakes the streams of pages where anything changed.
+    """Checks the files in a thread, and wakes the streams of pages after changes.
 
-    The list of runs takes at most about 1 % of a core: with hundreds of runs it is read less often.
+    Reading the list of runs takes at most about 1 % of a core: with hundreds of runs, it is read less often.
     """
 
     def __init__(self, root: Path, sessions: SessionReader | None = None) -> None:
@@ -159,12 +159,12 @@ class Updates:
 
     @property
     def pages(self) -> int:
-        """How many are connected."""
+        """Number of connected pages."""
         return self._pages
 
     @contextmanager
     def watched(self, choice: Choice) -> Iterator[None]:
-        """Looks at these runs within the block."""
+        """Check these runs for changes within the block."""
         self._pages += 1
         self._chosen.update(choice.runs)
         if self._task is None:
@@ -175,13 +175,13 @@ class Updates:
         finally:
             self._pages -= 1
             self._chosen.subtract(choice.runs)
-            self._chosen += Counter()  # drops those that nobody looks at
+            self._chosen += Counter()  # drop runs with a count of 0
             if not self._pages and self._task is not None:
                 self._task.cancel()
                 self._task = None
 
     def look_ahead(self) -> None:
-        """Read what a page asks for first: the list, and the runs that are running, or the newest one."""
+        """Read what a page will request first: the list, and the running runs or the newest run."""
         self.runs.refresh()
         changes = self.runs.since(0)
         own = {run["name"]: run for run in changes.runs if run["study"] is None}
@@ -191,11 +191,11 @@ class Updates:
                 pass
 
     def next_change(self) -> asyncio.Event:
-        """Set once anything has changed after this call, or the server closes."""
+        """An event that is set after the next change, or when the server closes."""
         return self._changed
 
     def close(self) -> None:
-        """Let every stream end."""
+        """End all streams."""
         self.closing.set()
         self._wake()
 
@@ -220,7 +220,7 @@ class Updates:
             try:
                 with self.store.opened(run) as columns:
                     seen = columns.generation, columns.n_rows
-            except UserError:  # the run was removed, which the list tells
+            except UserError:  # the run was removed; the list shows that
                 seen = (0, 0)
             changed |= self._seen.get(run) != seen
             self._seen[run] = seen
@@ -229,7 +229,7 @@ class Updates:
         return changed
 
     def message(self, choice: Choice, position: Position) -> tuple[dict[str, Any], Position]:
-        """(what is new after `position`, empty where nothing is; the position after it)."""
+        """(the data after `position`, empty if there is none; the new position)."""
         changes = self.runs.since(position.version)
         message: dict[str, Any] = {}
         if changes.version != position.version:
@@ -260,12 +260,12 @@ class Updates:
 
 HEARTBEAT_S = 15.0
 _SLOWEST_S = 20.0
-"""A page that takes nothing for so long is dropped; it connects again, and goes on where it was."""
+"""A page that reads nothing for this time is disconnected; it reconnects and continues from its position."""
 _RETRY_MS = 1000
 
 
 class EventStream:
-    """An ASGI application that sends one page what is new after `position`."""
+    """An ASGI application that sends a page the data after `position`."""
 
     def __init__(self, updates: Updates, choice: Choice, position: Position) -> None:
         self._updates = updates
@@ -283,14 +283,14 @@ class EventStream:
             with contextlib.suppress(TimeoutError):
                 await self._send(send, "", more=False)
         except TimeoutError:
-            return  # without an end: the server closes the connection
+            return  # without an end, so the server closes the connection
         finally:
             gone.cancel()
 
     async def _send_changes(self, send: Send, gone: "asyncio.Task[None]") -> None:
         while not (gone.done() or self._updates.closing.is_set()):
             changed = self._updates.next_change()
-            if self._updates.runs.version:  # else the list was not read yet
+            if self._updates.runs.version:  # otherwise the list has not been read yet
                 message, after = await asyncio.to_thread(self._updates.message, self._choice, self._position)
                 if message:
                     await self._send(send, _event(message, after))

@@ -1,4 +1,4 @@
-"""Command: print what a run said, and go on with it as it says more.
+"""Command: print the log of a run, and follow it if asked.
 
 ml-pipeline logs CartPole-v1-seed0-2026
 ml-pipeline logs CartPole-v1-seed0-2026 --follow
@@ -29,13 +29,13 @@ PROG = "logs"
 
 @dataclass(frozen=True)
 class LogsConfig:
-    """Which log is printed."""
+    """The log to print."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Id of the run, the beginning of one, or its folder."""
+    """Id of the run, the beginning of its id, or its folder; if several runs match, the newest."""
 
     follow: bool = False
-    """Go on until the run has ended."""
+    """Keep printing new lines until the run ends."""
 
     root: Path | None = None
     """Folder of runs; none: checkpoints/."""
@@ -43,13 +43,13 @@ class LogsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The flags of the command."""
 
     logs: LogsConfig
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Print the log; exit with code 2, after one sentence, where there is no such run."""
+    """Print the log; return 0, or exit with code 2 and an error message if there is no such run."""
     with entry(prog):
         logs = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["logs"].sentence).logs
         root = root_of_runs(logs.root)
@@ -66,14 +66,14 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line 
 
 
 class RunOutput:
-    """The log of the run in a folder: run.log, else output.log, which runs of a service have."""
+    """The log of the run in a folder: run.log or, before that exists, output.log of a run of the service."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files: dict[str, GrowingFile] = {}  # of which something was read
+        self._files: dict[str, GrowingFile] = {}  # files read so far
 
     def texts(self, *, follow: bool) -> Iterator[str]:
-        """The log in parts. follow: all that comes until the run has ended. At last, what a failed run left to say."""
+        """The log in parts, and finally the error of a failed run. follow: continue until the run has ended."""
         while True:
             state = readable_state(self._folder)
             has_ended = state is None or state.status in ENDED
@@ -85,7 +85,7 @@ class RunOutput:
             yield from map(printable, self._failure(state))
 
     def _new(self, *, last: bool) -> Iterator[str]:
-        """What came since the previous call, in whole lines. last: also a line that has no end."""
+        """New text since the previous call, in complete lines. last: also an incomplete last line."""
         name = LOG_FILE if (self._folder / LOG_FILE).exists() else OUTPUT_FILE
         growing = self._files.get(name) or GrowingFile(chunk_bytes=_CHUNK_BYTES)
         try:
@@ -98,14 +98,14 @@ class RunOutput:
             return
 
     def _failure(self, state: RunState) -> Iterator[str]:
-        """What was not told before: the end of the output, and the reason."""
+        """The end of the output and the reason, unless already printed."""
         told = tail(self._folder / LOG_FILE) if LOG_FILE in self._files else tail(self._folder / OUTPUT_FILE)
         output = tail(self._folder / OUTPUT_FILE).strip() if LOG_FILE in self._files else ""
         if output and not _is_told(without_program(output), f"{told}\n{state.reason}"):
             lines = without_program(output).splitlines()
             new = "\n".join(
                 line for line in lines if not _is_told(line, told)
-            )  # run.log has errors, and not their notes
+            )  # run.log has errors, but not their notes
             if new.strip():
                 told += output
                 yield f"\nThe end of {OUTPUT_FILE}:\n{new}\n"
@@ -114,13 +114,12 @@ class RunOutput:
 
 
 def _is_told(text: str, told: str) -> bool:
-    """Whether a text holds another one, however its lines are indented."""
+    """True if `told` contains the text, ignoring whitespace."""
     return " ".join(text.split()) in " ".join(told.split())
 
 
 def printable(text: str) -> str:
-    r"""Without what would colour a terminal, move its cursor or rename its window; what a progress bar drew over itself
-    comes in lines of its own.
+    r"""The text without terminal control sequences. Each state of a progress bar becomes a separate line.
 
     >>> printable("\x1b[31mred\x1b[0m 10%\r20%\x07")
     'red 10%\n20%�'

@@ -1,4 +1,4 @@
-"""Command: let a run that has ended go on from its checkpoint, in the service's queue.
+"""Command: queue a run that has ended, to continue from its checkpoint.
 
 ml-pipeline resume CartPole-v1-seed0-2026
 ml-pipeline resume CartPole-v1-seed0-2026 --total-timesteps 200000
@@ -23,13 +23,13 @@ PROG = "resume"
 
 @dataclass(frozen=True)
 class ResumeConfig:
-    """Which run goes on."""
+    """The run to resume."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Id of the run, the beginning of one, or its folder."""
+    """Id of the run, the beginning of its id, or its folder."""
 
     total_timesteps: int | None = None
-    """Environment steps to train for in all; none: as before. A run that has finished needs more than it had."""
+    """Environment steps in total; none: as before. A finished run needs a larger number."""
 
     root: Path | None = None
     """Folder of runs; none: checkpoints/."""
@@ -37,25 +37,25 @@ class ResumeConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The flags of the command."""
 
     resume: ResumeConfig
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Queue it; exit with code 2, after one sentence, where it cannot go on or no service runs."""
+    """Queue the run; return 0, or exit with code 2 and an error message if that is impossible."""
     with entry(prog):
         resume = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["resume"].sentence).resume
         root = root_of_runs(resume.root)
         folder = find_run(root, resume.run)
         if folder.parent != root:
             raise UserError(
-                f"{folder} is no run of {root}; name its root by --root, or go on with it by "
-                f"`ml-pipeline train --resume {folder}`."
+                f"{folder} is not a run of {root}; pass its root as --root, or resume it without a service: "
+                f"ml-pipeline train --resume {folder}"
             )
         request = {"do": "resume", "run": folder.name, "total_timesteps": resume.total_timesteps}
         with naming_flags("total_timesteps"):
             has_checkpoint = ask_service(root, request)
-        how = "goes on from its checkpoint" if has_checkpoint else "has no checkpoint, and begins anew"
+        how = "continues from its checkpoint" if has_checkpoint else "has no checkpoint and starts again"
         print(f"{folder.name} is queued; it {how}.")
     return 0

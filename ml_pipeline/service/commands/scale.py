@@ -1,4 +1,4 @@
-"""Command: ask a run that goes on for other numbers of workers or environments; with or without a service.
+"""Command: change the number of workers or environments of a run in progress; with or without a service.
 
 ml-pipeline scale CartPole-v1-seed0-2026 --n-workers 4
 ml-pipeline scale CartPole-v1-seed0-2026 --n-envs 16
@@ -22,16 +22,16 @@ PROG = "scale"
 
 @dataclass(frozen=True)
 class ScaleConfig:
-    """What changes, from the end of the run's iteration on."""
+    """Changes that apply from the run's next iteration."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Id of the run, the beginning of one, or its folder."""
+    """Id of the run, the beginning of its id, or its folder."""
 
     n_workers: int | Literal["auto", "dynamic"] | None = None
-    """Worker processes, 0 for none; auto and dynamic let the run choose. Results do not depend on it."""
+    """Number of worker processes, 0 for none; auto and dynamic let the run choose. Results stay the same."""
 
     n_envs: int | None = None
-    """Environments. Results depend on it."""
+    """Number of environments. Results depend on it."""
 
     root: Path | None = None
     """Folder of runs; none: checkpoints/."""
@@ -39,20 +39,20 @@ class ScaleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The flags of the command."""
 
     scale: ScaleConfig
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Ask; exit with code 2, after one sentence, where the run does not go on."""
+    """Send the request; return 0, or exit with code 2 and an error message if the run is not in progress."""
     with entry(prog):
         scale = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["scale"].sentence).scale
         if scale.n_workers is None and scale.n_envs is None:
-            raise UserError("Say what changes: --n-workers or --n-envs.")
+            raise UserError("Nothing to change; pass --n-workers or --n-envs.")
         root = root_of_runs(scale.root)
         folder = find_run(root, scale.run, status={"running"})
         with naming_flags("n_workers", "n_envs"):
             scale_run(root, folder, n_workers=scale.n_workers, n_envs=scale.n_envs)
-        print(f"{folder.name} is asked; `ml-pipeline logs {folder.name}` tells what it does at its iteration's end.")
+        print(f"{folder.name} changes after its current iteration; to see the result: ml-pipeline logs {folder.name}")
     return 0

@@ -1,4 +1,4 @@
-"""Command: run several trainings at once, and show them in the browser; `ml-pipeline submit` hands it runs.
+"""Command: run a queue of trainings, several at once, with a dashboard; `ml-pipeline submit` adds runs.
 
 ml-pipeline serve
 ml-pipeline serve --max-runs 2 --max-concurrent-envs 16
@@ -37,40 +37,40 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """The service and its page."""
+    """The service and its dashboard."""
 
     root: Path | None = None
     """Folder of runs; none: checkpoints/."""
 
     config: Path | None = None
-    """YAML or JSON file of these settings, named as the flags are; flags win over it."""
+    """YAML or JSON file with these settings, under the names of the flags; flags take precedence."""
 
     page: bool = True
-    """Serve the page in the browser."""
+    """Serve the dashboard."""
 
     host: str = HOST
-    """Address that the page listens on; any but this machine's own needs a token."""
+    """Address of the dashboard; any address other than this machine's own requires a token."""
 
     port: int = PORT
-    """Port of the page; where it is in use, the next free one is taken."""
+    """Port of the dashboard; if it is in use, the next free port."""
 
     token: str | None = None
-    """What whoever opens the page must know, at least 16 characters."""
+    """Password of the dashboard, at least 16 characters; it is part of the printed address."""
 
     stop_runs: bool = False
-    """Stop all runs when the service ends; otherwise they go on without it."""
+    """Stop all runs when the service ends; otherwise they continue without it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The flags of the command."""
 
     serve: ServeConfig = field(default_factory=ServeConfig)
     limits: ServiceLimits = field(default_factory=ServiceLimits)
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Serve until Ctrl-C or SIGTERM; exit with code 2 after one sentence where it cannot begin."""
+    """Serve until Ctrl-C or SIGTERM; exit with code 2 and an error message if the service cannot start."""
     with entry(prog, first_signal_alone=True):
         settings = _settings(argv, prog)
         serve = settings.serve
@@ -86,9 +86,9 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             try:
                 _say(f"The service works on {shown_path(root)}: {counted(len(waiting), 'run')} to do.")
                 if page is not None:
-                    _say(f"The page: {page.url}")
-                _say(f"Hand it runs with: ml-pipeline submit ...{_root_flag(serve.root)}   Ctrl-C ends it.")
-                # In short stretches: a signal that another thread took is handled only where this one comes round.
+                    _say(f"Dashboard: {page.url}")
+                _say(f"Add runs with: ml-pipeline submit ...{_root_flag(serve.root)}   Ctrl-C ends the service.")
+                # Short sleeps: a signal that another thread received is handled only when this thread wakes up.
                 while True:
                     time.sleep(_LOOK_S)
             except Interrupted as stop:
@@ -101,7 +101,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 def _end(service: AgentTrainingService, serve: ServeConfig, prog: str) -> None:
     try:
         _tell_end(service, serve, prog)
-    except StoreUnavailable as error:  # it ends all the same
+    except StoreUnavailable as error:  # the service ends anyway
         _say(str(error))
 
 
@@ -110,11 +110,11 @@ def _tell_end(service: AgentTrainingService, serve: ServeConfig, prog: str) -> N
     queued = sum(run.status == "queued" for run in service.list())
     again = f"{prog}{_root_flag(serve.root)}"
     if serve.stop_runs and going_on:
-        _say(f"Stopping {counted(len(going_on), 'run')}; each saves first. Ctrl-C again leaves them going on.")
+        _say(f"Stopping {counted(len(going_on), 'run')}; each saves first. Press Ctrl-C again to let them continue.")
         with raising_once_more():
             service.close(stop_runs=True)
     elif going_on:
-        go_on = "goes on" if len(going_on) == 1 else "go on"
+        go_on = "continues" if len(going_on) == 1 else "continue"
         _say(f"{counted(len(going_on), 'run')} {go_on} without the service: {' '.join(going_on)}")
     if queued:
         _say(f"{counted(queued, 'run')} {'waits' if queued == 1 else 'wait'} in the queue.")
@@ -122,7 +122,7 @@ def _tell_end(service: AgentTrainingService, serve: ServeConfig, prog: str) -> N
 
 
 def _page(settings: CommandLine, root: Path, service: AgentTrainingService) -> DashboardServer | None:
-    """The page with buttons; without the extra that it needs, a sentence and no page."""
+    """The dashboard with buttons; if its extra is not installed, print a message and return None."""
     serve = settings.serve
     try:
         page = serve_page(
@@ -136,7 +136,7 @@ def _page(settings: CommandLine, root: Path, service: AgentTrainingService) -> D
     except UserError as error:
         if not isinstance(error.__cause__, ModuleNotFoundError):
             raise
-        _say(f"There is no page: {error}")
+        _say(f"No dashboard: {error}")
         return None
     if page.moved:
         _say(f"Port {serve.port} is in use; {page.port} was free.")
@@ -161,7 +161,7 @@ _KNOWN = ("submit", "knows", "stop", "resume", "scale")
 
 
 def answer(service: AgentTrainingService, request: Mapping[str, Any]) -> Any:
-    """Do what is asked, {"do": NAME, ...}, and return what JSON knows. Raises UserError."""
+    """Carry out a request {"do": NAME, ...} and return a JSON value. Raises UserError."""
     asked = dict(request)
     do = asked.pop("do", "")
     if do == "submit":
@@ -170,4 +170,4 @@ def answer(service: AgentTrainingService, request: Mapping[str, Any]) -> Any:
         return service.knows(asked["run"])
     if do in {"stop", "resume", "scale"}:
         return getattr(service, do)(asked.pop("run"), **asked)
-    raise UserError(f'The service knows no "{do}". {nearest(str(do), _KNOWN)}')
+    raise UserError(f'The service has no request "{do}". {nearest(str(do), _KNOWN)}')

@@ -1,4 +1,4 @@
-"""Command: ask runs and studies to save and end, or take runs out of the queue; with or without a service.
+"""Command: ask runs and studies to save and end, or remove runs from the queue; with or without a service.
 
 ml-pipeline stop CartPole-v1-seed0-2026
 ml-pipeline stop eurusd_5m
@@ -28,13 +28,13 @@ PROG = "stop"
 
 @dataclass(frozen=True)
 class StopConfig:
-    """Which runs stop."""
+    """The runs to stop."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
-    """Ids of runs, beginnings of ids, or folders; or names of studies, whose running trials save and wait to go on."""
+    """Ids of runs, beginnings of ids, or folders; or names of studies, whose trials save and can be continued."""
 
     all: bool = False
-    """Stop all studies, and all runs that wait or go on."""
+    """Stop all studies, and all queued and running runs."""
 
     root: Path | None = None
     """Folder of runs; none: checkpoints/."""
@@ -42,26 +42,26 @@ class StopConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The flags of the command."""
 
     stop: StopConfig = field(default_factory=StopConfig)
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Stop; return 2 where one could not be stopped, after all others were asked, or where none is meant."""
+    """Stop the runs; return 2 if one of them could not be stopped, after trying all others."""
     with entry(prog):
         stop = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["stop"].sentence).stop
         root = root_of_runs(stop.root)
         if bool(stop.runs) == stop.all:
-            raise UserError("Name the runs to stop, or say --all.")
-        # Studies first: else they would start other trials in the place of those that stop.
+            raise UserError("Name the runs to stop, or pass --all.")
+        # Studies first: otherwise they would start other trials in place of those that stop.
         studies = [study for name in stop.runs if (study := _study(root, name))] or (_studies(root) if stop.all else [])
         names = [name for name in stop.runs if _study(root, name) is None]
         folders = [find_run(root, name, status={"queued", "running"}) for name in names]
         if stop.all:
             folders = [each for each in _under_way(root) if each.parent not in studies]
         if not folders and not studies:
-            print("No run waits or goes on.")
+            print("No run is queued or running.")
         failed = False
         for folder in (*studies, *folders):
             try:
@@ -79,7 +79,7 @@ def _study(root: Path, name: str) -> Path | None:
 
 
 def _studies(root: Path) -> list[Path]:
-    """Those whose trials are being run."""
+    """The studies that are running."""
     try:
         return sorted(each for each in root.iterdir() if is_running_study(each))
     except OSError:
@@ -91,21 +91,21 @@ def _stop_run(root: Path, folder: Path) -> str:
     study = next((each for each in folder.parents if is_running_study(each)), None)
     if study is None:
         return done
-    return f"{done} The study {study.name} takes it up again; to end the study: ml-pipeline stop {study.name}"
+    return f"{done} The study {study.name} will continue it; to stop the study: ml-pipeline stop {study.name}"
 
 
 def _stop_study(folder: Path) -> str:
     if not is_running_study(folder):
-        raise UserError(f"{folder.name} is a study of which no trial is being run here; there is nothing to stop.")
+        raise UserError(f"The study {folder.name} is not running here; there is nothing to stop.")
     try:
         ask_study_to_stop(folder)
     except OSError as error:
-        how = "press Ctrl-C where it runs"
+        how = "press Ctrl-C in its terminal"
         raise UserError(f"{folder.name} cannot be asked to stop: {error.strerror}; {how}.") from error
-    return f"The study {folder.name} ends: its running trials save, and go on when tune is started again."
+    return f"The study {folder.name} stops: its running trials save, and continue when you start tune again."
 
 
 def _under_way(root: Path) -> list[Path]:
-    """Those that wait first: else they would start in the place of those that stop."""
+    """Queued runs first: otherwise they would start in place of those that stop."""
     found = [(folder, status_of(folder)) for folder in run_folders(root)]
     return [folder for wanted in ("queued", "running") for folder, status in found if status == wanted]

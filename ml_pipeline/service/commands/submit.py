@@ -1,4 +1,4 @@
-"""Command: hand the service a run for each seed and symbol; prints their ids, one per line.
+"""Command: queue one run per seed and symbol in the service; print one id per line.
 
 ml-pipeline submit --config settings.yaml --seeds 0 1 2 --symbols EURUSD GBPUSD --data-dir data/forex
 ml-pipeline submit --env-id CartPole-v1 --n-envs 8 --total-timesteps 100000 --priority 1 --restarts 2
@@ -41,8 +41,8 @@ PROG = "submit"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Submit; exit with code 2, after one sentence, where something given cannot be used. Nothing is queued before all
-    settings are known to be good."""
+    """Submit the runs; return 0, or exit with code 2 and an error message if a setting is invalid. All settings are
+    checked before the first run is queued."""
     with entry(prog):
         submission = parse_submission(argv, prog=prog, description=COMMANDS["submit"].sentence)
         submit = submission.submit
@@ -61,7 +61,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
             }
             id = ask_service(root, request)
             print(id, flush=True)
-            with suppress(UserError):  # the folder may have been deleted at once
+            with suppress(UserError):  # the folder may already be deleted
                 started.record(root / id)
     return 0
 
@@ -72,34 +72,34 @@ def _without_seed(config: TrainConfig) -> TrainConfig:
 
 @dataclass(frozen=True)
 class SubmitConfig(SettingsFrom):
-    """What is submitted."""
+    """The runs to submit."""
 
     seeds: tuple[int, ...] = ()
-    """Submit one run for each of these seeds."""
+    """Submit one run per seed."""
 
     data_dir: Path | None = None
-    """Folder with one file per symbol: a run for each symbol, or each file; one for all with --per-symbol."""
+    """Folder with one file per symbol: one run per symbol, or per file; with --per-symbol, one run for all."""
 
     priority: int = 0
-    """Runs of a higher priority start first."""
+    """Runs with a higher priority start first."""
 
     restarts: int = 0
-    """How often a run is started again from its checkpoint if it dies."""
+    """How often a run that crashes restarts from its checkpoint."""
 
     root: Path | None = None
-    """Folder of runs whose service is meant; none: checkpoints/."""
+    """Folder of runs of the service; none: checkpoints/."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine(TrainConfig):
-    """What the flags fill."""
+    """The flags of the command."""
 
     submit: SubmitConfig = field(default_factory=SubmitConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """One call of submit: the settings of each run, what it is started with, and what holds for all."""
+    """One call of submit. configs, started_with: one entry per run; submit: flags for all runs."""
 
     configs: tuple[TrainConfig, ...]
     started_with: tuple[StartedWith, ...]
@@ -107,7 +107,7 @@ class Submission:
 
 
 def parse_submission(argv: Sequence[str], *, prog: str, description: str) -> Submission:
-    """The runs that a command line means. Raises UserError about whatever cannot be used; exits after --help."""
+    """The runs of a command line. Raises UserError if a setting is invalid; exits after --help."""
     flags = read_flags(argv, CommandLine, prog=prog, description=description)
     own = {name: flags.pop(name) for name in ("seeds", "data_dir", "priority", "restarts", "root") if name in flags}
     submit = SubmitConfig(**own)
@@ -115,7 +115,7 @@ def parse_submission(argv: Sequence[str], *, prog: str, description: str) -> Sub
     each_symbol = flags.get("symbols", ())
     given, started = given_settings(flags)
     if len({*each_symbol}) < len(each_symbol):
-        raise UserError(f"symbols must be different ones, but got {' '.join(each_symbol)}.")
+        raise UserError(f"symbols must be different, but got {' '.join(each_symbol)}.")
     seeds = [{"seed": seed} for seed in submit.seeds] or [{}]
     markets = _markets(submit.data_dir, each_symbol, given)
     configs, starts = [], []
@@ -128,18 +128,18 @@ def parse_submission(argv: Sequence[str], *, prog: str, description: str) -> Sub
 
 
 def _markets(data_dir: Path | None, symbols: Sequence[str], given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The settings of each market: one per symbol, or one of all symbols where a policy is to trade each of them.
+    """The settings of each market: one entry per symbol or, with --per-symbol, one entry with all symbols.
 
-    A single one, as given, where none is named.
+    Without symbols, a single entry without changes.
     """
     if data_dir is not None and given.get("data") is not None:
         raise UserError(
-            "--data-dir names a folder with one file per symbol and --data the market; leave one of them out."
+            "--data-dir and --data both name the market data; leave one of them out."
         )
     wanted = symbols or given.get("symbols") or ()
     if data_dir is None and given.get("data") is None and wanted and given.get("env_id") is None:
         raise _no_data(wanted)
-    if given.get("per_symbol"):  # one policy learns from all of them
+    if given.get("per_symbol"):  # one policy trades all of them
         return [{} if data_dir is None else {"data": data_dir}]
     if data_dir is None:
         return [{"symbols": (symbol,)} for symbol in symbols] or [{}]
@@ -147,26 +147,26 @@ def _markets(data_dir: Path | None, symbols: Sequence[str], given: Mapping[str, 
 
 
 def _no_data(symbols: Sequence[str]) -> UserError:
-    """About symbols without data; names a folder nearby that holds their files, if there is one."""
+    """The error for symbols without data; it names a nearby folder with their files, if there is one."""
     here = Path()
     for folder in (here, here / "data", *sorted((here / "data").glob("*/"))):
         try:
             find_symbol_files(folder, symbols)
         except UserError:
             continue
-        nearby = f"--data-dir {folder} has a file of each."
+        nearby = f"--data-dir {folder} has a file for each."
         break
     else:
-        nearby = "say --data-dir FOLDER with a file of each, or --data FILE that holds them."
-    return UserError(f"There are no data for {', '.join(symbols)}; {nearby}")
+        nearby = "pass --data-dir with a folder that has one file per symbol, or --data with a file of all symbols."
+    return UserError(f"There is no data for {', '.join(symbols)}; {nearby}")
 
 
 def check_task(config: TrainConfig) -> None:
     """Raise UserError if the data cannot be read, the environment's id is not registered, or the algorithm does not
-    take its actions.
+    support its action space.
 
-    Imports the module of an id, so call it in a process that may run the user's code. The actions are looked at for
-    other algorithms than PPO, which takes all: an environment is made for that.
+    Imports the module of an id, so call it in a process that may run the user's code. For algorithms other than PPO,
+    which supports all action spaces, it makes an environment to check the actions.
     """
     run = config.run
     if run.env_id is None:
@@ -181,12 +181,12 @@ def check_task(config: TrainConfig) -> None:
 
 
 def _n_assets(trading: TradingConfig) -> int:
-    """How many assets a policy trades at once. Raises UserError, as `train` does, if their data cannot be read."""
+    """The number of assets that the policy trades. Raises UserError, as `train` does, if their data cannot be read."""
     return len(next(iter(load_markets(trading).values())).symbols)
 
 
 def _env_actions(config: TrainConfig) -> gymnasium.Space | None:
-    """None where the environment cannot be made for a reason of its own, which its run will tell."""
+    """The action space; None if the environment's own code raises, which the run will report."""
     run = config.run
     assert run.env_id is not None
     try:

@@ -23,7 +23,7 @@ def test_ctrl_c_ends_it_at_once_though_a_page_is_open(tmp_path):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         line = process.stdout.readline()
-        assert line.startswith(f"The runs in {tmp_path} are shown at http://127.0.0.1:")
+        assert line.startswith(f"Dashboard of {tmp_path}: http://127.0.0.1:")
         address = line.split()[-1]
         with httpx.Client(trust_env=False, timeout=60) as client:
             assert client.get(f"{address}api/runs").json()["runs"][0]["name"] == "a"
@@ -38,11 +38,11 @@ def test_ctrl_c_ends_it_at_once_though_a_page_is_open(tmp_path):
     ("argv", "sentence"),
     [
         (["nothing"], "nothing is not there; name a folder of runs"),
-        (["a", "b"], "shows one folder of runs, but 2 are named"),
+        (["a", "b"], "shows one folder of runs, but got 2"),
         (["--port", "99999"], "port must be from 0 to 65535, but got 99999"),
         (["--once"], "--once is for the terminal; add --training"),
         (["--study", "s"], "--study is for the terminal; add --training"),
-        (["--training", "--study", "s"], 'holds no study "s"'),
+        (["--training", "--study", "s"], 'has no study "s"'),
         (["--token", "x"], "token must have at least 16"),
         (["--prot", "1"], 'Did you mean "--port"'),
     ],
@@ -63,7 +63,7 @@ def test_a_port_in_use_is_told(served, tmp_path, capsys, monkeypatch):
     assert main([str(tmp_path), "--port", str(used.port)]) == 0
     out = capsys.readouterr().out
     assert f"Port {used.port} is in use;" in out
-    assert f"The runs in {tmp_path} are shown at http://127.0.0.1:" in out
+    assert f"Dashboard of {tmp_path}: http://127.0.0.1:" in out
 
 
 def test_studies_are_printed_once(tmp_path, capsys):

@@ -35,7 +35,7 @@ def test_a_study_is_told_in_lines(study):
         "              learning_rate 0.002, n_steps 128",
         "CPU           87% of 2 cores, memory 3.1 of 8.0 GiB",
         "GPU           NVIDIA H100: 43%, memory 3.1 of 80.0 GiB",
-        "GPU           a slice: tells nothing",
+        "GPU           a slice: usage unknown",
         "Running       trial 3    [####..........] 25%  1:05  best 1.5",
         "Failed        5 x Reason 0 and more.",
         "              4 x Reason 1 and more.",
@@ -96,5 +96,5 @@ def test_a_broken_study_says_why(tmp_path):
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "study.json").write_text("[]")
     (study,) = read_studies(tmp_path)
-    assert study_line(study) == f"Study s: broken: {tmp_path}/s/study.json cannot be read: it holds no object."
+    assert study_line(study) == f"Study s: broken: {tmp_path}/s/study.json cannot be read: it has no JSON object."
     assert len(study_lines(study)) == 2

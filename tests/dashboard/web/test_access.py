@@ -129,5 +129,5 @@ def test_every_answer_forbids_what_is_not_its_own(open_server, path):
 def test_a_refusal_is_a_sentence(open_server):
     _, client = open_server
     answer = client.get("/api/runs", headers={"origin": "http://evil.example"})
-    assert answer.json() == {"error": "This request was begun by another site, and is refused."}
+    assert answer.json() == {"error": "Requests from other sites are refused."}
     assert "<p>This server answers to its own address" in client.get("/", headers={"host": "evil.example"}).text

@@ -149,7 +149,7 @@ def test_a_folder_whose_name_is_not_utf8_is_listed(served, tmp_path):
     _, client = served(root)
     assert {run["name"] for run in get(client, "/api/runs")["runs"]} == {"good", "bad\\udcff"}
     assert client.get("/").status_code == 200
-    assert "holds no run" in get(client, "/api/log", 404, run="bad\\udcff")["error"]
+    assert "has no run" in get(client, "/api/log", 404, run="bad\\udcff")["error"]
 
 
 def test_the_figures_of_evaluations_stand_side_by_side(client, root):
@@ -261,7 +261,7 @@ def test_no_name_of_a_study_leaves_the_folder_of_runs(served, study_root, tmp_pa
     for name in (*OUTSIDE[:-1], "out", "mine", "s/trial-0000"):
         answer = client.get(path, params={"study": name})
         assert answer.status_code == 404, answer.text
-        assert "holds no study" in answer.json()["error"]
+        assert "has no study" in answer.json()["error"]
     assert client.get("/study-report", params={"study": "s"}).status_code == 404
     assert client.get(path).status_code == 400
 
@@ -323,7 +323,7 @@ def test_no_request_leaves_the_folder_of_runs(client, tmp_path, path):
     for name in OUTSIDE[:-1]:
         answer = client.get(path, params={"run": name, "metric": "train/policy_loss"})
         assert answer.status_code == 404, answer.text
-        assert "holds no run" in answer.json()["error"]
+        assert "has no run" in answer.json()["error"]
 
 
 def test_a_link_in_a_run_folder_is_not_followed(client, root):
@@ -380,7 +380,7 @@ def ask(client, action, body, **headers):
 
 def test_the_page_asks_the_controls(served, root, controls):
     _, client = served(root, controls=controls)
-    assert ask(client, "stop", {"run": "a"}).json() == {"done": "Asked a to stop; it saves first."}
+    assert ask(client, "stop", {"run": "a"}).json() == {"done": "a saves and stops."}
     assert ask(client, "resume", {"run": "b"}).status_code == 200
     assert ask(client, "resume", {"run": "a", "total_timesteps": 2000}).status_code == 200
     assert ask(client, "scale", {"run": "a", "n_workers": "dynamic"}).status_code == 200
@@ -407,10 +407,10 @@ def changeable(served, root, controls):
 @pytest.mark.parametrize(
     ("action", "body", "status", "sentence"),
     [
-        ("stop", {"run": "nothing"}, 404, "holds no run"),
-        ("stop", b'{"run": "\\ud800"}', 404, "holds no run"),
+        ("stop", {"run": "nothing"}, 404, "has no run"),
+        ("stop", b'{"run": "\\ud800"}', 404, "has no run"),
         ("stop", b'{"run": "a", "\\ud800": 1}', 400, "stop takes no"),
-        ("stop", {"run": "../runs/a"}, 404, "holds no run"),
+        ("stop", {"run": "../runs/a"}, 404, "has no run"),
         ("stop", {}, 400, "must name a run"),
         ("stop", ["a"], 400, "must name a run"),
         ("stop", b"{", 400, "not valid JSON"),
@@ -464,7 +464,7 @@ def test_a_session_is_told_and_one_that_is_not_there_is_a_404(served, tmp_path):
     _, client = served(tmp_path / "runs", sessions=tmp_path / "live")
     assert [each["name"] for each in get(client, "/api/runs")["sessions"]] == ["eurusd"]
     assert get(client, "/api/session", session="eurusd")["equity"][1] == [10_000.0, 10_100.0, 10_250.0]
-    assert "holds no session" in get(client, "/api/session", 404, session="../runs")["error"]
+    assert "has no session" in get(client, "/api/session", 404, session="../runs")["error"]
     assert "has no report yet" in client.get("/session-report", params={"session": "eurusd"}).json()["error"]
     (tmp_path / "live" / "eurusd" / "reconciliation.html").write_text("<script>1</script>")
     answer = client.get("/session-reconciliation", params={"session": "eurusd", "framed": "1"}, follow_redirects=True)

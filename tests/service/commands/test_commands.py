@@ -132,7 +132,7 @@ def test_another_algorithm_is_submitted_with_its_settings(service, typed):
         (("--env-id", "CartPole-v1", "--algorithm", "SAC"), "SAC supports action spaces of the kind Box, but the"),
         (("--algorithm", "SAC"), "SAC supports action spaces of the kind Box, but the"),
         (("--algorithm", "DQN", "--action-mode", "trade"), "DQN supports action spaces of the kind Discrete"),
-        (("--symbols", "EURUSD", "GBPUSD"), "There are no data for EURUSD, GBPUSD; say --data-dir FOLDER"),
+        (("--symbols", "EURUSD", "GBPUSD"), "There is no data for EURUSD, GBPUSD; pass --data-dir with a folder"),
     ],
 )
 def test_submit_refuses_in_a_sentence_and_queues_nothing(words, sentence, service, typed, markets):
@@ -177,7 +177,7 @@ def test_submit_names_a_folder_nearby_that_holds_the_symbols(service, typed, tmp
     monkeypatch.chdir(tmp_path)
     code, _, err = typed("submit", "--symbols", "EURUSD", "GBPUSD")
     assert (code, service.list()) == (2, [])
-    assert "There are no data for EURUSD, GBPUSD; --data-dir data/forex has a file of each." in err
+    assert "There is no data for EURUSD, GBPUSD; --data-dir data/forex has a file for each." in err
 
 
 def test_more_environments_than_the_limit_are_refused(serve, typed):
@@ -206,12 +206,12 @@ def test_a_run_is_stopped_resumed_and_scaled_by_the_beginning_of_its_name(servic
     assert (code, (service.root / run / "request.json").exists()) == (0, True)
     assert typed("scale", start)[0] == 2
     assert "--n-workers must be at most --n-envs = 2, but got 3" in typed("scale", start, "--n-workers", "3")[2]
-    assert typed("stop", start) == (0, f"{run} saves, and stops.\n", "")
+    assert typed("stop", start) == (0, f"{run} saves and stops.\n", "")
     service.wait(timeout_s=60)
     code, _, err = typed("stop", start)
     assert (code, err) == (2, f"ml-pipeline stop: {run} is not running: it was stopped.\n")
     assert typed("scale", start, "--n-envs", "2")[0] == 2
-    assert typed("resume", start) == (0, f"{run} is queued; it goes on from its checkpoint.\n", "")
+    assert typed("resume", start) == (0, f"{run} is queued; it continues from its checkpoint.\n", "")
     assert typed("stop", "--all")[0] == 0
     service.wait(timeout_s=60)
     assert typed("logs", start)[0] == 0
@@ -220,10 +220,10 @@ def test_a_run_is_stopped_resumed_and_scaled_by_the_beginning_of_its_name(servic
 def test_a_name_that_means_no_run_or_several_is_told(service, typed):
     ids = [service.submit(brief(), run_id=name) for name in ("first-a", "first-b")]
     service.wait(timeout_s=60)
-    assert '"first" begins the names of 2 runs: first-a, first-b' in typed("resume", "first")[2]
+    assert '"first" matches the names of 2 runs: first-a, first-b' in typed("resume", "first")[2]
     assert 'Did you mean "first-a"?' in typed("logs", "fist-a")[2]
     assert typed("logs", str(service.root / ids[0]))[0] == 0
-    assert "Name the runs to stop, or say --all." in typed("stop")[2]
+    assert "Name the runs to stop, or pass --all." in typed("stop")[2]
 
 
 def test_a_run_is_named_as_status_names_it(typed, root):
@@ -243,12 +243,12 @@ def test_stop_needs_no_service(serve, typed, root):
     service.close()
     code, out, err = typed("stop", "--all")
     assert (code, err) == (0, "")
-    assert out.splitlines() == [f"{queued} is taken out of the queue.", f"{going_on} saves, and stops."]
+    assert out.splitlines() == [f"{queued} is removed from the queue.", f"{going_on} saves and stops."]
     assert read_state(root / queued).status == "stopped"
     again = serve(max_runs=1)
     assert [run.status for run in again.wait(timeout_s=60)] == ["stopped", "stopped"]
     assert not (root / queued / "begun.txt").exists()
-    assert typed("stop", "--all")[1] == "No run waits or goes on.\n"
+    assert typed("stop", "--all")[1] == "No run is queued or running.\n"
 
 
 def test_logs_move_no_cursor_and_rename_no_window(typed, root):
@@ -309,17 +309,17 @@ def test_of_runs_that_begin_alike_the_one_under_way_is_meant_and_logs_take_the_n
         if name == "run-a":
             claim.end("stopped", None, global_step=1, iterations=1, best_score=None)
             claim.release()
-    assert typed("scale", "run", "--n-envs", "2")[1].startswith("run-b is asked")
+    assert typed("scale", "run", "--n-envs", "2")[1].startswith("run-b changes after its current iteration")
     assert typed("logs", "run")[1] == "run-b\n"
     claim.end("stopped", None, global_step=1, iterations=1, best_score=None)
     claim.release()
     code, _, err = typed("stop", "run")
-    assert (code, "begins the names of 2 runs" in err) == (2, True)
+    assert (code, "matches the names of 2 runs" in err) == (2, True)
 
 
 def test_a_run_without_a_checkpoint_is_told_to_begin_anew(service, typed):
     run = service.submit(brief(REFUSED))
     service.wait(timeout_s=60)
     assert service.get(run).reason == "there is no such thing"
-    assert typed("resume", run)[1] == f"{run} is queued; it has no checkpoint, and begins anew.\n"
+    assert typed("resume", run)[1] == f"{run} is queued; it has no checkpoint and starts again.\n"
     service.wait(timeout_s=60)

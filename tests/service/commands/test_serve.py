@@ -64,12 +64,12 @@ class Serve:
 def test_ctrl_c_ends_the_service_and_leaves_its_runs_going_on(tmp_path):
     with Serve(tmp_path, "--no-page") as served:
         assert "0 runs to do" in served.read_until("The service works on")
-        served.read_until(f"--root {tmp_path}   Ctrl-C ends it.")
+        served.read_until(f"--root {tmp_path}   Ctrl-C ends the service.")
         run = ask_service(tmp_path, {"do": "submit", "settings": LONG, "folder_of_work": str(tmp_path)})
         served.read_until(f"{run} starts, as process")
         code, rest = served.interrupt()
     assert code == 128 + signal.SIGINT
-    assert f"1 run goes on without the service: {run}" in rest
+    assert f"1 run continues without the service: {run}" in rest
     assert f"Start the service again with: ml-pipeline serve --root {tmp_path}" in rest
     with AgentTrainingService(tmp_path) as service:
         assert is_alive(service.get(run).process)
@@ -88,7 +88,7 @@ def test_ctrl_c_in_a_terminal_ends_the_service_and_its_page(numbers, tmp_path):
     os.close(inside)
     said = b""
     try:
-        while b"Ctrl-C ends it." not in said:
+        while b"Ctrl-C ends the service." not in said:
             said += os.read(terminal, 4096)
         thread = max(map(int, os.listdir(f"/proc/{process.pid}/task")))
         for number in numbers:
@@ -127,7 +127,7 @@ def test_signals_after_the_first_change_neither_the_exit_code_nor_the_end(tmp_pa
 
 def test_stop_runs_stops_them_at_the_end(tmp_path):
     with Serve(tmp_path, "--no-page", "--stop-runs") as served:
-        served.read_until("Ctrl-C ends it.")
+        served.read_until("Ctrl-C ends the service.")
         run = ask_service(tmp_path, {"do": "submit", "settings": LONG, "folder_of_work": str(tmp_path)})
         served.read_until(f"{run} starts, as process")
         code, rest = served.interrupt()
@@ -137,7 +137,7 @@ def test_stop_runs_stops_them_at_the_end(tmp_path):
 
 def test_a_second_service_is_refused_by_a_sentence(tmp_path, capsys):
     with Serve(tmp_path, "--no-page") as served:
-        served.read_until("Ctrl-C ends it.")
+        served.read_until("Ctrl-C ends the service.")
         with pytest.raises(SystemExit, match="2"):
             main(["serve", "--root", str(tmp_path), "--no-page"])
         sentence = (
@@ -167,5 +167,5 @@ def test_a_file_of_settings_is_checked(settings, sentence, tmp_path, capsys):
 @pytest.mark.skipif(find_spec("ml_pipeline.dashboard.server") is None, reason="there is no page yet")
 def test_the_page_is_served_and_its_address_printed(tmp_path):
     with Serve(tmp_path, "--port", "0") as served:
-        assert "http://127.0.0.1:" in served.read_until("The page: ")
+        assert "http://127.0.0.1:" in served.read_until("Dashboard: ")
         served.interrupt()
