@@ -253,7 +253,7 @@ def test_parts_of_the_page_count_and_shorten_as_they_should(page):
 
 def test_every_metric_of_the_docs_has_a_plain_name(page):
     shown = page()
-    table = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    table = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     ids = re.findall(r"^\| `([a-z]+/\w+)` \|", table, re.MULTILINE)
     assert len(ids) > 25
     for each in ids:
@@ -331,7 +331,7 @@ def test_back_and_a_typed_address_show_what_they_name(page):
     shown.locator("#tab-log[aria-selected=true]").wait_for()
     assert "third" in shown.locator("#current h2").inner_text()
     shown.evaluate("location.hash = '#run=nobody'")
-    shown.get_by_text('holds no run "nobody".').wait_for()
+    shown.get_by_text('has no run "nobody".').wait_for()
     shown.go_back()
     shown.locator("#tab-log[aria-selected=true]").wait_for()
     before = shown.url
@@ -451,7 +451,7 @@ def test_a_narrow_screen_shows_everything_in_one_column(page, scheme):
 def test_buttons_are_there_where_a_service_serves_it(page, controls):
     shown = page(controls=controls)
     shown.get_by_role("button", name="Stop").click()
-    shown.get_by_text("Asked first to stop; it saves first.").wait_for()
+    shown.get_by_text("first saves and stops.").wait_for()
     shown.get_by_role("button", name="Scale").click()
     assert shown.get_by_label("Environments").input_value() == "2"  # as it is
     shown.get_by_label("Workers").fill("many")
@@ -461,11 +461,11 @@ def test_buttons_are_there_where_a_service_serves_it(page, controls):
     assert shown.get_by_label("Environments").input_value() == "16"
     shown.get_by_label("Workers").fill("dynamic")
     shown.keyboard.press("Enter")
-    shown.get_by_text("Asked first to scale").wait_for()
+    shown.get_by_text("first scales after its current iteration").wait_for()
     shown.locator('tr[data-run="third"]').click()
     assert shown.get_by_role("button", name="Stop").is_disabled()
     shown.get_by_role("button", name="Resume").click()
-    shown.get_by_text("third goes on from its checkpoint").wait_for()
+    shown.get_by_text("third continues from its checkpoint").wait_for()
     assert controls.asked == [("stop", "first"), ("scale", "first", "dynamic", 16), ("resume", "third", None)]
     shown.locator('tr[data-run="second"]').click()
     shown.get_by_role("button", name="Resume").click()
@@ -474,14 +474,14 @@ def test_buttons_are_there_where_a_service_serves_it(page, controls):
     shown.get_by_text("must be a whole number above 500").wait_for()
     shown.get_by_label("Steps in all").fill("3000")
     shown.keyboard.press("Enter")
-    shown.get_by_text("second goes on from its checkpoint").wait_for()
+    shown.get_by_text("second continues from its checkpoint").wait_for()
     assert controls.asked[-1] == ("resume", "second", 3000)
 
 
 def test_the_word_about_a_stop_goes_once_the_run_has_stopped(page, controls, root):
     shown = page(controls=controls)
     shown.get_by_role("button", name="Stop").click()
-    banner = shown.get_by_text("Asked first to stop; it saves first.")
+    banner = shown.get_by_text("first saves and stops.")
     banner.wait_for()
     state = json.loads((root / "first" / "state.json").read_text())
     (root / "first" / "state.json").write_text(json.dumps({**state, "status": "stopped"}))
