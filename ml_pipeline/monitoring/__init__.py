@@ -1,4 +1,4 @@
-"""Sinks: where the metrics of a training go, and what a sink of your own receives."""
+"""Sinks that receive the metrics of a training, and the types that a custom sink uses."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The console of a command: how errors end it, how it shows paths, and the lines that a training run opens with."""
+"""The console of a command: how errors end it, and the first lines of a training run."""
 
 import sys
 from collections.abc import Iterator
@@ -6,20 +6,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ml_pipeline.config.errors import CheckFailed, UserError
+from ml_pipeline.config.wording import counted
 from ml_pipeline.runtime.interrupts import Interrupted, raising_on_signals
 from ml_pipeline.runtime.standard_streams import OutputLost, guard_standard_streams
 
 
 @contextmanager
 def entry(prog: str, *, first_signal_alone: bool = False) -> Iterator[None]:
-    """What every command does around its work: print any character, and end with one sentence where it goes wrong.
+    """Context of every command: allows any character in output, and ends with one sentence after an error.
 
-    A UserError becomes its sentence on stderr and exit code 2, a CheckFailed likewise exit code 1. Ctrl-C, SIGTERM and
-    SIGHUP raise Interrupted, which becomes a sentence and exit code 128 + the signal. If stdout
-    can no longer be written, the command ends with exit code 1: with a sentence, unless its reader has gone, as in
-    `--help | head`. A command whose work does not end with its reader calls `outlive_readers`.
+    A UserError prints its message to stderr and gives exit code 2, a CheckFailed exit code 1. Ctrl-C, SIGTERM and
+    SIGHUP raise Interrupted, which prints a sentence and gives exit code 128 + the signal. If stdout can no longer be
+    written, the command ends with exit code 1, and prints a sentence unless its reader has closed the pipe, as in
+    `--help | head`. A command that must continue without a reader calls `outlive_readers`.
 
-    first_signal_alone: signals after the first change nothing, for a command that tidies up in a moment.
+    first_signal_alone: ignore signals after the first, for a command that cleans up quickly.
     """
     guard_standard_streams(outlive_readers=False)
     try:
@@ -43,14 +44,14 @@ def entry(prog: str, *, first_signal_alone: bool = False) -> Iterator[None]:
 
 
 def outlive_readers() -> None:
-    """Go on where stdout can no longer be written, in silence."""
+    """Continue silently if stdout can no longer be written."""
     guard_standard_streams(outlive_readers=True)
 
 
 def banner(*, n_envs: int, n_workers: int, start_method: str | None, unused_start_method: str | None = None) -> str:
-    """How the environments are stepped; n_workers 0 is in the trainer's own process.
+    """The lines about environments and workers; n_workers 0: the trainer's process steps the environments.
 
-    unused_start_method: the one that was set, if there are no workers.
+    unused_start_method: the configured start method, if there are no workers.
 
     >>> print(banner(n_envs=8, n_workers=2, start_method="forkserver"))
     🚀 Using 8 parallel environments for training
@@ -60,7 +61,7 @@ def banner(*, n_envs: int, n_workers: int, start_method: str | None, unused_star
        In the trainer's process · no workers
     """
     environments = "1 environment" if n_envs == 1 else f"{n_envs} parallel environments"
-    workers = "1 worker" if n_workers == 1 else f"{n_workers} workers"
+    workers = counted(n_workers, "worker")
     how = f"Start method: {start_method} · {workers}" if n_workers else "In the trainer's process · no workers"
     if unused_start_method is not None:
         how += f", so --parallel-start-method {unused_start_method} has no effect"
@@ -69,15 +70,15 @@ def banner(*, n_envs: int, n_workers: int, start_method: str | None, unused_star
 
 @contextmanager
 def _modules_of_working_directory() -> Iterator[None]:
-    """Lets a user's modules be imported where they lie, as `python -m` does. It comes last on the path: a file there
-    takes the place of no module that is installed."""
+    """Allow imports from the working directory, as `python -m` does. It is last on the path, so a file there cannot
+    replace an installed module."""
     added = not sys.flags.safe_path and "" not in sys.path
     if added:
         sys.path.append("")
     try:
         yield
     finally:
-        with suppress(ValueError):  # a user's module may have removed it
+        with suppress(ValueError):  # the user's module may have removed it
             if added:
                 sys.path.remove("")
 
@@ -86,4 +87,4 @@ def _require_working_directory() -> None:
     try:
         Path.cwd()
     except FileNotFoundError:
-        raise UserError("The working directory was deleted; change to one that is there.") from None
+        raise UserError("The working directory was deleted; change to one that exists.") from None

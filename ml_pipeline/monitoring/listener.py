@@ -1,4 +1,4 @@
-"""What a run tells besides figures: that it began, sentences for a reader, how it ended; and run.log with all this."""
+"""Messages of a run other than metrics: its start, sentences for the user, and its end; and run.log, which has them."""
 
 import contextlib
 import os
@@ -19,12 +19,11 @@ from ml_pipeline.runtime.files import only_regular
 class RunStart(NamedTuple):
     """A run that is about to train.
 
-    n_workers: 0 if the trainer's process steps the environments; start_method is None then. first_step: of a resumed
-    run, the environment steps that were taken before; total_steps counts them too. n_envs_schedule: other numbers of
-    environments that are planned, by global step; the totals take them into account. n_ranks: processes that share the
-    environments, of which this is the first; n_workers are its own. one_env_steps: the environment steps of as many
-    iterations with one environment; None if the length does not multiply with n_envs. unused_start_method: the start
-    method that was set although no worker is started.
+    n_workers: 0 if the trainer's process steps the environments; start_method is None then. first_step: environment
+    steps before a resumed run continues; total_steps includes them. n_envs_schedule: planned numbers of environments by
+    global step; the totals include them. n_ranks: number of ranks, of which this is the first; n_workers are its own.
+    one_env_steps: environment steps of the same number of iterations with one environment; None if the length does not
+    depend on n_envs. unused_start_method: the configured start method, if no worker is started.
     """
 
     folder: Path
@@ -41,7 +40,7 @@ class RunStart(NamedTuple):
 
 
 class RunEnd(NamedTuple):
-    """How a run ended. folder: also holds the report, where the run finished."""
+    """How a run ended. folder: has the report of a finished run."""
 
     status: Literal["finished", "stopped", "failed"]
     reason: str | None
@@ -52,37 +51,37 @@ class RunEnd(NamedTuple):
 
 
 class RunListener:
-    """Does nothing; override what you want to hear of. The thread that trains calls it, and its errors end the run."""
+    """Does nothing; override the methods you need. The training thread calls them, and their errors end the run."""
 
     def started(self, start: RunStart) -> None:
-        """The run accepted its settings and its folder; training begins."""
+        """Called when settings and folder are valid, and training begins."""
 
     def say(self, sentence: str) -> None:
-        """Something that a person who watches the run wants to read."""
+        """Called with a message for the user."""
 
     def trained(self) -> None:
-        """Training is over and saved; if it finished, the report comes next."""
+        """Called when training is over and saved; if the run finished, its report is written next."""
 
 
 LOG_FILE = "run.log"
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed: a terminal would obey some
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all except tab and line feed: they may control a terminal
 
 
 class RunLog:
-    """Adds entries to a file: the time, a blank, the text. Further lines of a text are indented by two blanks.
+    """Appends entries to a file: the time, a space, the text. Further lines of a text are indented by two spaces.
 
-    The file is made by the first entry, and a resumed run adds to it. What the disk does not take is dropped: a log
-    does not end a run. Several threads may write.
+    The first entry creates the file; a resumed run appends to it. If the disk fails, entries are dropped, because a log
+    must not end a run. Thread-safe.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._path = path
         self._clock = clock
         self._lock = threading.Lock()
-        self._file: FileIO | None = None  # kept open: it stays in its folder where that is moved or replaced
+        self._file: FileIO | None = None  # kept open, so it stays in its folder if that is moved or replaced
 
     def write(self, text: str) -> None:
-        """Add one entry; it is on its way to the disk when this returns."""
+        """Append an entry; the operating system has it when this returns."""
         stamp = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
         lines = _CONTROL.sub("\ufffd", text.replace("\r\n", "\n")).rstrip("\n").split("\n")
         entry = "\n  ".join([f"{stamp} {lines[0]}", *lines[1:]]) + "\n"
@@ -98,7 +97,7 @@ class RunLog:
                 self._file.close()
 
     def _open(self) -> FileIO:
-        """The file, with the end of a line that a killed run or a full disk tore."""
+        """Open the file, and complete its last line if a killed run or a full disk cut it off."""
         file = FileIO(self._path, "a+", opener=only_regular)
         if size := file.seek(0, os.SEEK_END):
             file.seek(size - 1)
@@ -108,7 +107,7 @@ class RunLog:
 
 
 class LoggedListener(RunListener):
-    """Writes down what a listener is told, then tells it."""
+    """Logs each message, then passes it on to a listener."""
 
     def __init__(self, listener: RunListener, log: RunLog) -> None:
         self._listener = listener
@@ -127,7 +126,7 @@ class LoggedListener(RunListener):
 
 
 def closing_entry(end: RunEnd) -> str:
-    """How a run ended, as run.log tells it.
+    """The last entry of run.log: how the run ended.
 
     >>> closing_entry(RunEnd("finished", None, 5120, 500.0, Path("run")))
     'Finished at step 5,120, best score 500.'

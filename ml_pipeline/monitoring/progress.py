@@ -1,4 +1,4 @@
-"""What a person sees of a training: its opening lines, a bar or lines now and then, blocks of figures, sentences."""
+"""Console output of a training: opening lines, a progress bar or progress lines, blocks of metrics, and messages."""
 
 import contextlib
 import math
@@ -20,19 +20,19 @@ from ml_pipeline.monitoring.sinks import EpisodeRecord
 
 
 class _Bar(tqdm):
-    """tqdm without a thread of its own, since workers may be started by fork at any time."""
+    """tqdm without its monitor thread, because workers may be forked at any time."""
 
     monitor_interval = 0
 
 
-_Bar.set_lock(threading.RLock())  # tqdm's own is one between processes
+_Bar.set_lock(threading.RLock())  # tqdm's default lock is shared between processes
 
 
 class ProgressBar:
-    """A bar of environment steps with the mean return, on a terminal or in a notebook; elsewhere it shows nothing."""
+    """A progress bar of environment steps with the mean return, in a terminal or notebook; elsewhere no output."""
 
     def __init__(self, *, total_steps: int, first_step: int = 0, out: TextIO | None = None) -> None:
-        """first_step: where training goes on. out: stderr by default, where tqdm's bars are."""
+        """first_step: step from which training continues. out: stderr by default, as for tqdm."""
         out = out or sys.stderr
         self._bar = _make_bar(
             total_steps, first_step, out, shown=out is not None and (out.isatty() or _is_notebook(out))
@@ -40,19 +40,19 @@ class ProgressBar:
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
         """Show one iteration."""
-        with contextlib.suppress(OSError):  # nobody reads it any more, and training goes on
+        with contextlib.suppress(OSError):  # the reader is gone; training continues
             mean = metrics["rollout/mean_return_100"]
             self._bar.set_postfix_str(f"mean return {_reward(mean)}" if math.isfinite(mean) else "", refresh=False)
             self._bar.update(int(metrics["time/global_step"]) - self._bar.n)
 
     def close(self) -> None:
-        """Leave the bar as it is and go on below it; may be called twice."""
+        """Leave the bar as it is, and continue below it; may be called twice."""
         with contextlib.suppress(OSError):
             self._bar.close()
 
 
 class Progress:
-    """Shows steps per second and the time left, and every few iterations how the episodes go."""
+    """Shows steps per second and the time left, and statistics of episodes every few iterations."""
 
     def __init__(
         self,
@@ -67,9 +67,9 @@ class Progress:
         out: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """first_step: where a resumed run goes on. n_envs_schedule: other numbers of environments that are planned, by
-        global step; the totals take them into account. block_interval: iterations between two blocks; the last one has
-        its own. line_interval_s: seconds between two lines where `out`, stdout by default, is no terminal.
+        """first_step: step from which a resumed run continues. n_envs_schedule: planned numbers of environments by
+        global step; the totals include them. block_interval: iterations between two blocks; the last iteration always
+        has one. line_interval_s: seconds between two progress lines if `out`, by default stdout, is not a terminal.
         """
         self._total_iterations = total_iterations
         self._total_steps = total_steps
@@ -109,11 +109,11 @@ class Progress:
         self._out.flush()
 
     def close(self) -> None:
-        """Leave the bar as it is and go on below it; may be called twice."""
+        """Leave the bar as it is, and continue below it; may be called twice."""
         self._bar.close()
 
     def _follow_envs(self, n_envs: int, iteration: int, step: int) -> None:
-        """Count the iterations left anew where an iteration had another number of environments than the one before."""
+        """Recompute the remaining iterations if the number of environments changed."""
         if n_envs != self._n_envs:
             ahead = {at: n for at, n in self._schedule.items() if at > self._last_step}
             left, self._total_steps = planned_end(
@@ -145,12 +145,12 @@ def _make_bar(total_steps: int, first_step: int, out: TextIO, *, shown: bool) ->
 
 
 def _is_notebook(out: TextIO) -> bool:
-    """Whether it is the stream of a cell, which is no terminal, and draws a bar all the same."""
+    """True if it is the output stream of a notebook cell, which can draw a bar although it is not a terminal."""
     return type(out).__module__.partition(".")[0] == "ipykernel"
 
 
 def time_shares(spent_s: Mapping[str, float]) -> str:
-    """Where the time goes; what takes none is left out.
+    """Shares of the time per stage, without stages that take no time.
 
     >>> time_shares({"acting": 1.0, "stepping": 2.0, "waiting": 0.0, "learning": 5.0})
     'acting 12%, stepping 25%, learning 62%'
@@ -160,7 +160,7 @@ def time_shares(spent_s: Mapping[str, float]) -> str:
 
 
 def episode_block(metrics: Mapping[str, float], *, total_iterations: int, n_envs: int) -> str:
-    """Three lines about the episodes that ended in an iteration, which "Episode" counts; dashes where none did.
+    """Three lines about the episodes that ended in an iteration; dashes if none ended. "Episode" counts iterations.
 
     >>> print(episode_block(
     ...     {"time/iteration": 10, "rollout/episode_return": 123.45, "rollout/episode_length": 234.0,
@@ -180,7 +180,7 @@ def episode_block(metrics: Mapping[str, float], *, total_iterations: int, n_envs
 
 
 def _reward(value: float) -> str:
-    """Two decimals; four where it is small, as the logarithmic returns of a market are."""
+    """A reward with two decimals, or with four if it is below 1, as log returns are."""
     return _or_dash(value, ".4f" if abs(value) < 1 else ".2f")
 
 
@@ -189,7 +189,7 @@ def _or_dash(value: float, decimals: str) -> str:
 
 
 class RunConsole(RunListener):
-    """A run's listener and one of its sinks; prints to `out`, stdout by default."""
+    """Listener and sink of a run that prints to `out`, by default stdout."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -220,13 +220,13 @@ class RunConsole(RunListener):
         self.close()
 
     def close(self) -> None:
-        """Leave the bar as it is and go on below it; may be called twice."""
+        """Leave the bar as it is, and continue below it; may be called twice."""
         if self._progress is not None:
             self._progress.close()
 
 
 def _opening(start: RunStart) -> Iterator[str]:
-    """The lines that a run opens with."""
+    """The first lines of a run."""
     yield banner(
         n_envs=start.n_envs,
         n_workers=start.n_workers,

@@ -1,4 +1,4 @@
-"""What a run uses of the machine, and what all use of it: CPU, memory and GPUs."""
+"""CPU, memory and GPU usage of a run, and of the whole machine."""
 
 import contextlib
 import os
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import psutil
 
 _INTERVAL_S = 1.0
-# To walk all processes of a machine takes milliseconds, to ask those that are known 20 µs each.
+# Listing all processes of a machine takes milliseconds, sampling a known one 20 µs.
 _DISCOVERY_INTERVAL_S = 10.0
 _MIB = 2**20
 
 
 class Usage(NamedTuple):
-    """At one moment. cpu_percent: since the sample before, 100 for each core that is busy. rss_mb: of all processes;
-    pages that they share count for each. gpu_percent, gpu_memory_mb: of the whole GPU; None without one."""
+    """One sample. cpu_percent: since the previous sample, 100 per busy core. rss_mb: of all processes; shared pages
+    count once per process. gpu_percent, gpu_memory_mb: of the whole GPU; None without a GPU."""
 
     cpu_percent: float | None
     rss_mb: float
@@ -26,10 +26,10 @@ class Usage(NamedTuple):
 
 
 class Resources:
-    """Samples this process, those below it and its workers each second; a hook of a trainer.
+    """A trainer hook that samples this process, its children and its workers once per second.
 
-    Called after an iteration it returns the means over it, or those of the latest sample where it was shorter, under
-    the names of metrics.jsonl. A call costs microseconds, a sample less than 0.5 ms of the thread that takes it.
+    A call after an iteration returns the means over the iteration or, if it was shorter than a second, the latest
+    sample, under the names in metrics.jsonl. A call takes microseconds, a sample less than 0.5 ms of its thread.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Resources:
         interval_s: float = _INTERVAL_S,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """worker_pids: workers that are no descendants of this process, as those of a pool that is leased from; others
-        may be among them. gpu: the one that is trained on. threaded: sample in a thread, from the first call on;
-        otherwise in the calls, which where workers are started by fork copies no thread's lock.
+        """worker_pids: workers, including those that are not descendants of this process. gpu: the training GPU.
+        threaded: sample in a thread, from the first call on; False samples within the calls, so that forked workers do
+        not copy a locked lock.
         """
         self._processes = _Processes(clock)
         self._worker_pids = worker_pids
@@ -60,7 +60,7 @@ class Resources:
 
     def __call__(self, trainer: object = None, statistics: object = None) -> Mapping[str, float]:
         """The figures of this iteration."""
-        self._processes.workers = tuple(self._worker_pids())  # asked here, since the thread that trains changes them
+        self._processes.workers = tuple(self._worker_pids())  # read here: the training thread changes them
         if self._thread is None:
             if self._latest is None or self._clock() - self._sampled_s >= self._interval_s:
                 self._sample()
@@ -92,7 +92,7 @@ class Resources:
 
 
 class _Processes:
-    """This process, those below it, and `workers` from elsewhere."""
+    """This process, its descendants, and `workers`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.workers: tuple[int, ...] = ()
@@ -103,7 +103,7 @@ class _Processes:
         self._owner = os.getpid()
 
     def sample(self) -> tuple[float | None, float]:
-        """CPU percent since the last sample, None at the first, and MiB of memory."""
+        """(CPU percent since the last sample, None at first; memory in MiB)."""
         self._discover()
         now_s, rss, cpu_s = self._clock(), 0, {}
         for pid, process in list(self._known.items()):
@@ -115,7 +115,7 @@ class _Processes:
                 continue
             cpu_s[pid] = times.user + times.system
             rss += memory.rss
-        # What began since the last sample counts from its first one on.
+        # A process that started since the last sample counts from its own first sample.
         used_s = sum(now - self._cpu_s[pid] for pid, now in cpu_s.items() if pid in self._cpu_s)
         elapsed_s = now_s - self._sampled_s
         percent = 100.0 * used_s / elapsed_s if self._cpu_s and 0 < elapsed_s < float("inf") else None
@@ -138,14 +138,14 @@ class _Processes:
 
 
 class Gpu:
-    """One GPU, as NVML knows it."""
+    """One GPU, by its NVML handle."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
     @classmethod
     def of(cls, device: str) -> "Gpu | None":
-        """That of a torch device such as "cuda:0"; None for other devices, and where NVML or its library is missing."""
+        """The GPU of a torch device such as "cuda:0"; None for other devices, and if NVML is not available."""
         if not device.startswith("cuda"):
             return None
         try:
@@ -153,14 +153,14 @@ class Gpu:
             import torch
 
             pynvml.nvmlInit()
-            # torch and NVML number GPUs in other orders, and CUDA_VISIBLE_DEVICES counts for torch alone.
+            # torch and NVML number GPUs differently, and only torch respects CUDA_VISIBLE_DEVICES.
             uuid = torch.cuda.get_device_properties(torch.device(device)).uuid
             return cls(pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
-        except Exception:  # no library, no right to ask, a slice of a GPU: whatever it is, training needs none of it
+        except Exception:  # no library, no permission, a MIG slice: training does not need it
             return None
 
     def sample(self) -> tuple[float | None, float | None]:
-        """Percent of the time in which it computed, lately, and MiB of its memory that are taken, by anybody."""
+        """(recent utilization in percent, used memory in MiB), both by all processes."""
         import pynvml
 
         return (
@@ -170,7 +170,7 @@ class Gpu:
 
 
 def _asked(question: Callable[[], float]) -> float | None:
-    """The answer; None where this GPU has none, as a slice of one, which tells no utilization."""
+    """The answer; None if the GPU has none: a MIG slice reports no utilization."""
     try:
         return question()
     except Exception:
@@ -178,7 +178,7 @@ def _asked(question: Callable[[], float]) -> float | None:
 
 
 def _means(usages: list[Usage]) -> dict[str, float]:
-    """By the names of metrics.jsonl; what is not known is left out."""
+    """Means by the names in metrics.jsonl, without unknown figures."""
     figures = {}
     for name in Usage._fields:
         known = [value for usage in usages if (value := getattr(usage, name)) is not None]
@@ -192,7 +192,7 @@ _LEAST_S = 0.1
 
 
 class GpuUse(NamedTuple):
-    """percent: of the time in which it computed, lately. None: not told, as of a slice of a GPU."""
+    """percent: recent utilization. None: unknown, as for a MIG slice."""
 
     name: str
     percent: float | None
@@ -201,7 +201,7 @@ class GpuUse(NamedTuple):
 
 
 class MachineUse(NamedTuple):
-    """cpu_percent: of all cores together, since the look before."""
+    """cpu_percent: of all cores together, since the previous call."""
 
     cpu_percent: float
     n_cores: int
@@ -211,7 +211,7 @@ class MachineUse(NamedTuple):
 
 
 class Machine:
-    """Looks at the machine again and again, from any thread; a look takes less than a millisecond, with a GPU a few."""
+    """Samples the usage of the machine, from any thread; a sample takes less than 1 ms, with a GPU a few ms."""
 
     def __init__(self, *, times: Callable[[], "CpuTimes"] | None = None) -> None:
         self._times = times or _cpu_times
@@ -226,7 +226,7 @@ class Machine:
             if self._gpus is None:
                 self._gpus = _gpus()
             now = self._times()
-            if now.total_s - self._before.total_s >= _LEAST_S:  # else the counters have hardly moved
+            if now.total_s - self._before.total_s >= _LEAST_S:  # otherwise the counters have hardly changed
                 self._percent = 100.0 * (now.busy_s - self._before.busy_s) / (now.total_s - self._before.total_s)
                 self._before = now
             return MachineUse(
@@ -239,23 +239,23 @@ class Machine:
 
 
 class CpuTimes(NamedTuple):
-    """Seconds of all cores together."""
+    """Seconds, summed over all cores."""
 
     busy_s: float
     total_s: float
 
 
 def _cpu_times() -> CpuTimes:
-    # psutil's own percentage counts from the last look of the same thread: in a server each look is another one's.
+    # psutil's own percentage counts from the last call in the same thread, but a server calls from different threads.
     times = psutil.cpu_times()
-    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)  # which user and nice hold
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)  # user and nice include them
     return CpuTimes(total - times.idle - getattr(times, "iowait", 0.0), total)
 
 
 def _gpus() -> list[tuple[str, Any]]:
-    """Name and handle of each; none where NVML or its library is missing."""
+    """Name and handle of each GPU; empty if NVML is not available."""
     found: list[tuple[str, Any]] = []
-    with contextlib.suppress(Exception):  # no library, no right to ask: whatever it is, nobody needs it
+    with contextlib.suppress(Exception):  # no library, or no permission
         import pynvml
 
         pynvml.nvmlInit()

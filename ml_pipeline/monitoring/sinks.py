@@ -1,4 +1,4 @@
-"""Where a trainer sends its figures: the contract, and the files of a run, which grow by whole lines."""
+"""Sinks, which receive the metrics of a trainer: the protocol, and the files of a run, which grow by complete lines."""
 
 import contextlib
 import json
@@ -15,29 +15,29 @@ from ml_pipeline.runtime.files import only_regular, read_regular, written_whole
 
 
 class EpisodeRecord(NamedTuple):
-    """A finished episode, as its environment gave it: before any scaling or clipping of rewards."""
+    """A finished episode, with rewards before any scaling or clipping."""
 
     episode_return: float
     length: int
     env_index: int
     global_step: int
-    """Transitions of all environments together when it ended."""
+    """Transitions of all environments when it ended."""
     time_s: float
-    """Since training began."""
+    """Seconds since training began."""
 
 
 class MetricsSink(Protocol):
-    """Takes the figures of each iteration. Raises UserError where they cannot be kept."""
+    """Receives the metrics of each iteration. Raises UserError if they cannot be stored."""
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
-        """Take one iteration: figures by name, NaN where there is none, and the episodes that ended in it."""
+        """Receive one iteration: metrics by name, NaN if missing, and the episodes that ended in it."""
 
     def close(self) -> None:
         """Finish; may be called twice."""
 
 
 class Sinks:
-    """Several sinks as one, written to in order."""
+    """Several sinks as one; they are called in order."""
 
     def __init__(self, *sinks: MetricsSink) -> None:
         self._sinks = list(sinks)
@@ -50,18 +50,18 @@ class Sinks:
             sink.write(metrics, episodes)
 
     def close(self) -> None:
-        """Close every sink, even if one of them fails to."""
+        """Close all sinks, even if one of them fails."""
         with ExitStack() as stack:
             for sink in reversed(self._sinks):
                 stack.callback(sink.close)
 
 
 _MOST_BYTES = 2**31
-"""Of a metrics.jsonl; an iteration takes some 2,000."""
+"""Size limit of a metrics.jsonl; an iteration takes about 2,000 bytes."""
 
 
 def read_lines(path: Path) -> list[str]:
-    """The whole lines of a file, none where it is missing; a last line that a power cut tore is left out."""
+    """The complete lines of a file, without a last line that is cut off; empty if the file is missing."""
     try:
         text = read_regular(path, most_bytes=_MOST_BYTES).decode("utf-8", errors="replace")
     except FileNotFoundError:
@@ -72,9 +72,9 @@ def read_lines(path: Path) -> list[str]:
 
 
 class AppendedFile:
-    """An open file of text that only grows. What is added is on its way to the disk, not only in our memory.
+    """An open text file that only grows. Added text is flushed to the operating system.
 
-    remedy: what a person may do where the disk is full. Whoever derives from this opens `_file`.
+    remedy: advice in the error if the disk is full. Subclasses open `_file`.
     """
 
     remedy: ClassVar[str]
@@ -82,12 +82,12 @@ class AppendedFile:
     _file: TextIO
 
     def add(self, text: str) -> None:
-        """Add whole lines. Raises UserError where the disk does not take them; the file is closed then."""
+        """Add complete lines. Raises UserError if the disk fails; the file is closed then."""
         try:
             self._file.write(text)
             self._file.flush()
         except OSError as error:
-            with contextlib.suppress(OSError):  # it tries to flush once more
+            with contextlib.suppress(OSError):  # close() tries to flush again
                 self._file.close()
             raise self.failure(error) from error
 
@@ -99,32 +99,32 @@ class AppendedFile:
 
 
 class LineFile(AppendedFile):
-    """An open file of lines. A line is on its way to the disk when `append` returns, not only in our memory."""
+    """An open file of lines, which `append` flushes to the operating system."""
 
     remedy = "make room, or choose another folder"
 
     def __init__(self, path: Path, lines: Iterable[str] = (), *, replace: bool) -> None:
-        """Begin with `lines`, and unless `replace` only where no other lines would be lost.
+        """Open the file with `lines` as its content. Unless `replace`, other existing lines are an error.
 
-        Raises UserError where the file cannot be written, or holds other lines and must be kept.
+        Raises UserError if the file is not writable, or has other lines that must be kept.
         """
         self.path = path
         lines = list(lines)
         if not replace and read_lines(path) not in ([], lines):
-            raise UserError(f"{path} is there already and would be lost; resume its run, or choose another folder.")
+            raise UserError(f"{path} already exists and would be lost; resume its run, or choose another folder.")
         try:
             if path.exists():
                 with written_whole(path, "w", encoding="utf-8", newline="\n") as file:
                     file.writelines(f"{line}\n" for line in lines)
                 self._file = open(path, "a", encoding="utf-8", newline="\n", opener=only_regular)  # noqa: SIM115
-            else:  # nothing is there that a power cut could take, so nobody waits for the disk: 10 ms a file
+            else:  # a new file has nothing to lose in a power cut: skip the sync, which takes 10 ms per file
                 self._file = path.open("x", encoding="utf-8", newline="\n")
                 self.append(lines)
         except OSError as error:
             raise self.failure(error) from error
 
     def append(self, lines: Iterable[str]) -> None:
-        """Add lines. Raises UserError where the disk does not take them; the file is closed then."""
+        """Add lines. Raises UserError if the disk fails; the file is closed then."""
         self.add("".join(f"{line}\n" for line in lines))
 
 
@@ -133,15 +133,15 @@ STEP = "time/global_step"
 
 
 class MetricsFile:
-    """metrics.jsonl: one JSON object per line, one line per iteration; what is NaN or infinite is null."""
+    """metrics.jsonl: one JSON object per line, one line per iteration; NaN and infinity are null."""
 
     def __init__(self, path: Path, *, resume_step: int | None = None) -> None:
-        """Begin a new file or, where a run goes on at `resume_step`, drop the lines of later steps.
+        """Create the file or, if a run resumes at `resume_step`, drop the lines of later steps.
 
-        Raises UserError where the file cannot be written, or is there already and no run is resumed.
+        Raises UserError if the file is not writable, or if it exists and no run is resumed.
         """
         self.last_step = 0
-        """Global step of the last iteration that was kept; 0 where there is none."""
+        """Global step of the last kept iteration; 0 if there is none."""
         kept = []
         if resume_step is not None:
             for line in read_lines(path):
@@ -157,7 +157,7 @@ class MetricsFile:
         self._file.append([_line(metrics)])
 
     def add_to_last(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add figures to the last line, if it is that of this global step."""
+        """Add figures to the last line, if that has this global step."""
         lines = read_lines(self._path)
         if lines and _step_of(lines[-1]) == step:
             self._file.close()
@@ -197,17 +197,16 @@ class MonitorCsv:
         #{"t_start": 1700000000.0, "env_id": "CartPole-v1"}
         r,l,t,env,global_step
 
-    That is return, length, seconds since training began, environment and global step. Other readers of CSV take it if
-    they skip lines that begin with #.
+    The columns are return, length, seconds since training began, environment and global step. Other CSV readers must
+    skip lines that begin with #.
     """
 
     def __init__(self, path: Path, *, env_id: str = "", resume_step: int | None = None) -> None:
-        """Begin a new file or, if a run goes on, drop the episodes that ended after `resume_step`.
+        """Create the file or, if a run resumes, drop the episodes that ended after `resume_step`.
 
-        env_id: what is learned, for the first line.
-        resume_step: the step of the last iteration that was reported, which is `MetricsFile.last_step`. A checkpoint
-        taken in mid-rollout is ahead of it, and the run reports that rollout's episodes when it ends.
-        Raises UserError where the file cannot be written, or is there already and no run is resumed.
+        env_id: for the first line. resume_step: step of the last reported iteration, `MetricsFile.last_step`. A
+        checkpoint within a rollout is ahead of it; the run reports the episodes of that rollout when the rollout ends.
+        Raises UserError if the file is not writable, or if it exists and no run is resumed.
         """
         first, kept = first_line(env_id), []
         if resume_step is not None:
@@ -228,7 +227,7 @@ class MonitorCsv:
 
 
 def first_line(env_id: str, t_start: float | None = None) -> str:
-    """The comment above the header, as Monitor writes it. t_start: seconds since the epoch; now if it is None."""
+    """The comment above the header, as in Monitor. t_start: seconds since the epoch; None: now."""
     return "#" + json.dumps({"t_start": time.time() if t_start is None else t_start, "env_id": env_id})
 
 

@@ -1,4 +1,4 @@
-"""Sinks of other programs, TensorBoard and Weights & Biases, written to from a thread of their own."""
+"""Sinks for TensorBoard and Weights & Biases, which run in their own threads."""
 
 import contextlib
 import importlib.util
@@ -23,10 +23,10 @@ _MOST_WAITING = 1_000
 
 
 class ThreadedSink:
-    """Hands each iteration to a sink in the background, in order.
+    """Passes iterations to a sink in a background thread, in order.
 
-    A sink that raises is written to no more; one that is so slow that 1,000 iterations wait for it misses those that
-    come then. Either is told once, by the thread that trains, and training goes on.
+    A sink that raises receives no more iterations; a slow sink with 1,000 waiting iterations misses new ones. The
+    training thread reports either once, and training continues.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class ThreadedSink:
         most_waiting: int = _MOST_WAITING,
         opens_unwritten: bool = False,
     ) -> None:
-        """name: of the sink, in sentences. open_sink: called by the thread before the first iteration and, unless
-        `opens_unwritten`, not at all where there is none. say: takes sentences. close_timeout_s: how long `close` waits
-        for what is not written yet.
+        """name: of the sink in messages. open_sink: called in the thread before the first iteration; without an
+        iteration, only if `opens_unwritten`. say: receives messages. close_timeout_s: how long `close` waits for
+        iterations that are not written yet.
         """
         self._name = name
         self._open_sink = open_sink
         self._say = say
         self._close_timeout_s = close_timeout_s
         self._opens_unwritten = opens_unwritten
-        # Not a Queue with a limit: its lock, taken in Python, may keep the trainer waiting for the other thread.
+        # Not a bounded Queue: its Python lock may make the trainer wait for the other thread.
         self._waiting: queue.SimpleQueue[Callable[[MetricsSink], None] | None] = queue.SimpleQueue()
         self._most_waiting = most_waiting
         self._thread: threading.Thread | None = None
@@ -56,7 +56,7 @@ class ThreadedSink:
         self._told_error = self._told_slow = self._closed = False
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
-        """Have one iteration written, at once or soon; costs microseconds."""
+        """Queue one iteration; takes microseconds."""
         if self._closed:
             return
         if self._thread is None:
@@ -66,12 +66,12 @@ class ThreadedSink:
             self._put(lambda sink: sink.write(metrics, episodes))
 
     def ended(self, end: RunEnd) -> None:
-        """Tell the sink how the run ended, if it has a method `ended`."""
+        """Call the sink's method `ended`, if it has one."""
         if self._thread is not None and not self._closed:
             self._waiting.put(lambda sink: getattr(sink, "ended", lambda end: None)(end))
 
     def close(self) -> None:
-        """Have everything written and the sink closed; one that takes longer than the limit is left alone."""
+        """Wait until everything is written and the sink is closed, at most for the time limit."""
         if self._closed:
             return
         self._closed = True
@@ -99,14 +99,14 @@ class ThreadedSink:
         elif not self._told_slow:
             self._told_slow = True
             self._say(
-                f"The sink {self._name} is too slow: {self._most_waiting:,} iterations wait for it, and it misses "
-                "those that come until it has caught up. Training goes on."
+                f"The sink {self._name} is too slow: {self._most_waiting:,} iterations wait for it, and it misses new "
+                "ones until it catches up. Training continues."
             )
 
     def _tell_error(self) -> None:
         if self._error is not None and not self._told_error:
             self._told_error = True
-            self._say(f"The sink {self._name} is written to no more: {_described(self._error)} Training goes on.")
+            self._say(f"The sink {self._name} is switched off: {_described(self._error)} Training continues.")
 
     def _work(self) -> None:
         try:
@@ -115,11 +115,11 @@ class ThreadedSink:
                 while (work := self._waiting.get()) is not None:
                     work(sink)
             except BaseException:
-                with contextlib.suppress(BaseException):  # the first error is the one to tell
+                with contextlib.suppress(BaseException):  # report the first error only
                     sink.close()
                 raise
             sink.close()
-        except BaseException as error:  # sys.exit() in a sink would end this thread, and nobody would see it
+        except BaseException as error:  # also SystemExit: sys.exit() in a sink would end this thread silently
             self._error = error
 
 
@@ -132,30 +132,30 @@ def _described(error: BaseException) -> str:
 
 
 EVENTS_FOLDER = "tensorboard"
-"""In a run folder."""
+"""Subfolder of a run folder."""
 _STEP = "time/global_step"
-# What the HPARAMS tab shows beside the settings.
+# Metrics in the HPARAMS tab, in addition to the settings.
 _OUTCOMES = ("eval/score", "rollout/mean_return_100", "hparam/best_score")
 _RGBA = 4
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def require_tensorboard() -> None:
-    """Raise UserError where TensorBoard is not installed."""
+    """Raise UserError if TensorBoard is not installed."""
     found = importlib.util.find_spec("tensorboard")
-    if found is None or found.origin is None:  # a folder of that name in the working directory is no package
+    if found is None or found.origin is None:  # a folder with this name in the working directory is not the package
         raise UserError(f'Writing event files takes the extra "tensorboard": {install_extra("tensorboard")}')
 
 
 class TensorBoardSink:
-    """Writes each figure under its name in metrics.jsonl, over environment steps; what is no number is left out.
+    """Writes each metric under its name in metrics.jsonl, over environment steps; missing numbers are left out.
 
-    A resumed run goes on in the same folder: what its earlier stretch wrote after the first step of this one is hidden.
+    A resumed run continues in the same folder: points of its earlier part after the resumed step are hidden.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
-        """folder: of the event files, for this run alone; made at the first iteration. settings: by name, as values of
-        a settings file."""
+        """folder: for the event files of this run only, created at the first iteration. settings: by name, with values
+        as in a settings file."""
         self._folder = folder
         self._settings = settings
         self._writer: Any = None
@@ -168,7 +168,7 @@ class TensorBoardSink:
         step = int(metrics[_STEP])
         if self._writer is None:
             self._open(step)
-        # One event of all scalars costs the trainer's interpreter a quarter of what an add_scalar for each does.
+        # One event with all scalars takes a quarter of the interpreter time of one add_scalar per scalar.
         values = [
             Summary.Value(tag=name, simple_value=value)
             for name, value in metrics.items()
@@ -177,7 +177,7 @@ class TensorBoardSink:
         self._add(Summary(value=values), step)
 
     def ended(self, end: RunEnd) -> None:
-        """Add the best score and, of a run that finished, the pictures of its report."""
+        """Add the best score and, for a finished run, the pictures of its report."""
         if self._writer is None:
             return
         if end.best_score is not None and math.isfinite(end.best_score):
@@ -197,7 +197,7 @@ class TensorBoardSink:
 
         is_resumed = self._folder.is_dir() and any(self._folder.glob("events.out.tfevents.*"))
         self._writer = SummaryWriter(str(self._folder), purge_step=step if is_resumed else None)
-        # As add_hparams does, which would wait for the end, begin a second file, and add points to the curves.
+        # Like add_hparams, which would only work at the end, create a second file, and add points to the curves.
         outcomes = dict.fromkeys(_OUTCOMES, 0.0)
         experiment, session, self._session_end = hparams(_hyperparameters(self._settings), outcomes)
         for summary in (experiment, session):
@@ -207,7 +207,7 @@ class TensorBoardSink:
         self._writer.file_writer.add_summary(summary, step)
 
     def _add_picture(self, path: Path, step: int) -> None:
-        """The file as it is: decoding it would take another library."""
+        """Add the encoded file as it is: decoding it would need another library."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         with open_regular(path) as file:
@@ -220,7 +220,7 @@ class TensorBoardSink:
 
 
 def _hyperparameters(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Numbers and truth values as they are, the rest as text; TensorBoard has no word for none."""
+    """Numbers and booleans unchanged, other values as text, without None, which TensorBoard does not support."""
     return {
         name: value if isinstance(value, bool | int | float) else written(value)
         for name, value in settings.items()
@@ -229,26 +229,26 @@ def _hyperparameters(settings: Mapping[str, Any]) -> dict[str, bool | int | floa
 
 
 WANDB_FOLDER = "wandb"
-"""In a run folder; W&B writes there what it has not sent yet."""
+"""Subfolder of a run folder, to which W&B writes data that it has not sent yet."""
 _ID_FILE = "run-id"
 _MOST_BYTES = 1_000
 
 
 def require_wandb() -> None:
-    """Raise UserError where wandb is not installed."""
+    """Raise UserError if wandb is not installed."""
     found = importlib.util.find_spec("wandb")
-    if found is None or found.origin is None:  # a folder of that name in the working directory is no package
+    if found is None or found.origin is None:  # a folder with this name in the working directory is not the package
         raise UserError(f'Writing to Weights & Biases takes the extra "wandb": {install_extra("wandb")}')
 
 
 class WandbSink:
-    """Logs each figure under its name in metrics.jsonl, over environment steps; what is no number is left out.
+    """Logs each metric under its name in metrics.jsonl, over environment steps; missing numbers are left out.
 
-    WANDB_MODE, WANDB_API_KEY and the other variables of W&B count. A resumed run goes on as the same run of W&B.
+    WANDB_MODE, WANDB_API_KEY and the other variables of W&B apply. A resumed run continues the same W&B run.
     """
 
     def __init__(self, project: str, folder: Path, settings: Mapping[str, Any]) -> None:
-        """folder: of the run. settings: by name, as values of a settings file."""
+        """folder: of the run. settings: by name, with values as in a settings file."""
         self._folder = folder
         self._project = project
         self._settings = settings
@@ -262,7 +262,7 @@ class WandbSink:
         self._run.log(numbers, step=int(metrics[_STEP]))
 
     def ended(self, end: RunEnd) -> None:
-        """Add the best score and, of a run that finished, the pictures of its report."""
+        """Add the best score and, for a finished run, the pictures of its report."""
         if self._run is None:
             return
         import wandb
@@ -278,7 +278,7 @@ class WandbSink:
 
     def close(self) -> None:
         if self._run is not None:
-            self._run.finish(exit_code=1)  # whoever closes without an end broke down
+            self._run.finish(exit_code=1)  # closed without an end: the run failed
             self._run = None
 
     def _open(self) -> None:
@@ -287,7 +287,7 @@ class WandbSink:
         folder = self._folder / WANDB_FOLDER
         folder.mkdir(exist_ok=True)
         offline = os.environ.get("WANDB_MODE") in {"offline", "disabled", "dryrun"}
-        # System figures are among ours, and what the run prints is in its folder.
+        # Our metrics include system figures, and the run folder has the console output.
         settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, x_disable_meta=True)
         self._run = wandb.init(
             project=self._project,
@@ -295,13 +295,13 @@ class WandbSink:
             name=self._folder.name,
             dir=str(self._folder),
             config=dict(self._settings),
-            resume=None if offline else "allow",  # offline it has no effect but a warning
+            resume=None if offline else "allow",  # offline, it would only cause a warning
             settings=settings,
         )
 
 
 def _stable_id(path: Path) -> str:
-    """What W&B knows this run by, the same in each stretch of it."""
+    """The W&B id of this run, which stays the same when it is resumed."""
     try:
         known = read_regular(path, most_bytes=_MOST_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError):

@@ -57,7 +57,7 @@ def test_a_working_directory_that_was_deleted_is_one_sentence(tmp_path, monkeypa
     with pytest.raises(SystemExit) as stopped, entry("it.py"):
         pytest.fail("nothing can be done there")
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == "it.py: The working directory was deleted; change to one that is there.\n"
+    assert capsys.readouterr().err == "it.py: The working directory was deleted; change to one that exists.\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")

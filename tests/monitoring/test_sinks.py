@@ -51,7 +51,7 @@ def test_a_line_can_be_read_before_the_file_is_closed(tmp_path):
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path):
     (tmp_path / "x").write_text("precious\n")
-    with pytest.raises(UserError, match="is there already and would be lost; resume its run, or choose another folder"):
+    with pytest.raises(UserError, match="already exists and would be lost; resume its run, or choose another folder"):
         LineFile(tmp_path / "x", replace=False)
     assert (tmp_path / "x").read_text() == "precious\n"
 
@@ -138,7 +138,7 @@ def test_a_new_run_does_not_overwrite_an_earlier_one(tmp_path):
     file = MetricsFile(tmp_path / "metrics.jsonl")
     file.write(figures(1), [])
     file.close()
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         MetricsFile(tmp_path / "metrics.jsonl")
 
 

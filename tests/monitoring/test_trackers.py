@@ -99,9 +99,9 @@ def test_a_sink_that_raises_is_told_once_with_its_line_and_closed():
     failures = [sentence for sentence in said if "no more" in sentence]
     assert len(failures) == 1
     line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "raise KeyError" in text)
-    assert failures[0].startswith("The sink mine is written to no more: line ")
+    assert failures[0].startswith("The sink mine is switched off: line ")
     assert f"line {line} of " in failures[0]
-    assert "raised KeyError: 'no such curve'. Training goes on." in failures[0]
+    assert "raised KeyError: 'no such curve'. Training continues." in failures[0]
 
 
 def test_a_sink_that_hangs_misses_iterations_and_is_left_at_the_limit():
@@ -136,7 +136,7 @@ def test_a_sink_that_cannot_be_opened_or_closed_is_told():
     sink = ThreadedSink("mine", fails, say=said.append)
     sink.write({"i": 0}, [])
     sink.close()
-    assert said == ["The sink mine is written to no more: There is no such project. Training goes on."]
+    assert said == ["The sink mine is switched off: There is no such project. Training continues."]
     said.clear()
     sink = threaded(Kept(close_raises=True), said)
     sink.write({"i": 0}, [])
@@ -164,7 +164,7 @@ def test_a_sink_that_calls_exit_ends_neither_silently_nor_the_training():
     sink.write({"i": 1}, [])
     sink.close()
     (sentence,) = said
-    assert "SystemExit: no licence. Training goes on." in sentence
+    assert "SystemExit: no licence. Training continues." in sentence
 
 
 SETTINGS = {
