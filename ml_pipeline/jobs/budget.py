@@ -1,7 +1,7 @@
-"""What runs need of a machine, what it has, and which queued runs start now.
+"""Resources that runs need, resources of the machine, and the choice of queued runs that start now.
 
-Runs start in their order. A smaller run may overtake one that does not fit yet, but only into what that one leaves
-over even on an otherwise empty machine: so overtaking never delays it, and no run waits for ever.
+Runs start in order. A smaller run may overtake a run that does not fit yet, but only if both fit on the machine
+together: so overtaking never delays the larger run, and every run starts eventually.
 """
 
 import math
@@ -15,11 +15,11 @@ import psutil
 _TRAINER_MB = 500.0
 """Resident memory of a trainer's process on small networks: 430 MB of a CartPole run, most of it torch."""
 _WORKER_MB = 60.0
-"""Of a worker process, which imports no torch."""
+"""Resident memory of a worker process, which does not import torch."""
 
 
 class Need(NamedTuple):
-    """What a run takes, or what there is of it."""
+    """Resources that a run needs, or that are available."""
 
     runs: float
     cores: float
@@ -36,7 +36,7 @@ class Need(NamedTuple):
         return all(a <= b for a, b in zip(self, room, strict=True))
 
     def at_most(self, other: "Need") -> "Need":
-        """A run that asks for more than there is gets all there is, once it is alone."""
+        """The need, limited to the available total: a run that needs more gets everything when it runs alone."""
         return Need(*(min(a, b) for a, b in zip(self, other, strict=True)))
 
 
@@ -47,7 +47,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Waiting:
-    """A run in the queue or under way. order: runs with a smaller one go first, as (-priority, position)."""
+    """A queued or running run. order: (-priority, position); smaller ones start first."""
 
     id: str
     order: tuple[int, int]
@@ -55,11 +55,11 @@ class Waiting:
 
 
 def need_of(settings: Mapping[str, Any]) -> Need:
-    """What a run with these flat settings takes.
+    """Resources that a run with these flat settings needs.
 
-    One whose workers are "auto" or "dynamic" counts as one core: it measures what is free. Batched environments are
-    arrays in one process, and count as one environment. A schedule of environments counts with the most that it names.
-    Each of several processes has workers of its own.
+    "auto" and "dynamic" workers count as one core, because the run adapts to free cores. Batched environments are
+    arrays in one process, and count as one environment. A schedule of environments counts with its largest number. Each
+    rank has its own workers.
 
     >>> need_of({"n_envs": 8, "n_workers": 4, "vec_env": "parallel"})
     Need(runs=1, cores=4, memory_mb=740.0, envs=8)
@@ -79,19 +79,19 @@ def need_of(settings: Mapping[str, Any]) -> Need:
 
 
 def to_start(queued: Sequence[Waiting], running: Sequence[Waiting], total: Need) -> list[str]:
-    """The ids of those queued runs that start now, in the order of their start.
+    """The ids of the queued runs that start now, in order.
 
     >>> room = Need(math.inf, 4, math.inf, math.inf)
     >>> asked = {"a": 3, "b": 4, "c": 1}  # cores
     >>> queued = [Waiting(id, (0, place), Need(1, cores, 0, 1)) for place, (id, cores) in enumerate(asked.items())]
-    >>> to_start(queued, [], room)  # b leaves no core over, so c waits behind it
+    >>> to_start(queued, [], room)  # b needs all cores, so c waits behind it
     ['a']
     """
     return [id for id, reason in decide(queued, running, total).items() if reason is None]
 
 
 def decide(queued: Sequence[Waiting], running: Sequence[Waiting], total: Need) -> dict[str, str | None]:
-    """By the id of each queued run, in their order, why it waits; None where it starts now.
+    """For each queued run, by id and in order, why it waits; None if it starts now.
 
     >>> room = Need(math.inf, 2, math.inf, math.inf)
     >>> decide([Waiting("b", (0, 1), Need(1, 4, 0, 1))], [Waiting("a", (0, 0), Need(1, 1, 0, 1))], room)
@@ -100,7 +100,7 @@ def decide(queued: Sequence[Waiting], running: Sequence[Waiting], total: Need) -
     present = [*running]
     used = _sum(present, total)
     reasons: dict[str, str | None] = {}
-    blocked: Waiting | None = None  # the first that does not fit: what starts after it must leave it its room
+    blocked: Waiting | None = None  # the first run that does not fit; runs that overtake it must leave room for it
     for run in sorted(queued, key=lambda each: each.order):
         need = run.need.at_most(total)
         if not used.plus(need).fits(total) and present:
@@ -119,7 +119,7 @@ def decide(queued: Sequence[Waiting], running: Sequence[Waiting], total: Need) -
 
 
 def _lacking(need: Need, used: Need, total: Need, present: Sequence[Waiting]) -> str:
-    """What is too little, and who has it."""
+    """Which resource is short, and which runs use it."""
     i = next(i for i in range(len(need)) if used[i] + need[i] > total[i])
     users = f"{present[0].id} uses" if len(present) == 1 else f"{len(present)} runs use"
     if need._fields[i] == "runs":
@@ -135,7 +135,7 @@ def _sum(runs: Sequence[Waiting], total: Need) -> Need:
 
 
 def share_of_cores(cores: float, n_fixed: float, n_dynamic: int) -> int:
-    """Cores for each of the runs whose workers are dynamic, where others take `n_fixed`; at least one.
+    """Cores for each run with dynamic workers, if the others use `n_fixed` cores; at least one.
 
     >>> share_of_cores(8, 2, 3), share_of_cores(2, 0, 4)
     (2, 1)
@@ -144,7 +144,7 @@ def share_of_cores(cores: float, n_fixed: float, n_dynamic: int) -> int:
 
 
 _GROUP = Path("/sys/fs/cgroup")
-# Of control groups of version 2 and version 1: the limit, what is used, and its parts by name.
+# Files of control groups, versions 2 and 1: limit, usage, and usage by type.
 _FILES = (
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
@@ -153,12 +153,12 @@ _CACHES = {"inactive_file", "active_file"}
 
 
 def free_memory_bytes() -> int:
-    """Bytes that new processes can take without swapping; the least of the machine's and the control group's."""
+    """Bytes that new processes can use without swapping: the minimum of the machine and of the control group."""
     return min([int(psutil.virtual_memory().available), *_left_in_group(_GROUP)])
 
 
 def _left_in_group(group: Path) -> list[int]:
-    """What a control group leaves, file caches counted as free; nothing where it has no limit."""
+    """Free bytes of a control group, with file caches counted as free; empty if it has no limit."""
     left = []
     for limit, used, parts in _FILES:
         try:

@@ -1,9 +1,9 @@
-"""A process of ours that works for this one, and lines of JSON between the two: `Child` here, `serve` in the child.
+"""Child processes that exchange lines of JSON with this process: `Child` in the parent, `serve` in the child.
 
-A child leads a session of its own, so Ctrl-C in the terminal reaches its parent alone, and `kill` ends it together
-with the processes that it started. It receives orders on stdin and tells its parent on stdout, one JSON object per
-line; what libraries print goes to its stderr. Its stdin closes when its parent ends, however that ends: then the child
-stops, and after a time of grace it ends wherever it is.
+A child leads its own session, so Ctrl-C in the terminal reaches only its parent, and `kill` ends it together with the
+processes that it started. It receives orders on stdin and sends messages on stdout, one JSON object per line; output of
+libraries goes to its stderr. Its stdin closes when the parent ends for any reason: the child then stops, and exits
+after a grace period at the latest.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ ABANDONED = 1
 
 
 class Event(NamedTuple):
-    """What a child told, or its end, which comes after all that it told.
+    """A message of a child, or its end, which comes after all messages.
 
-    message: empty at its end. exit_code: None before; -N means killed by signal N.
+    message: empty at the end. exit_code: None before the end; -N means killed by signal N.
     """
 
     child: "Child"
@@ -41,10 +41,10 @@ class Event(NamedTuple):
 def start_process(
     command: Sequence[str], *, purpose: str, environment: Mapping[str, str] | None = None, **streams: Any
 ) -> "subprocess.Popen[bytes]":
-    """Start a process that leads a session of its own.
+    """Start a process that leads its own session.
 
-    purpose: what it is for, as in the sentence of the error. environment: variables besides those of this process.
-    streams: stdin, stdout, stderr and pass_fds of `subprocess.Popen`. Raises UserError if the system starts none.
+    purpose: for the error message. environment: variables in addition to those of this process. streams: stdin, stdout,
+    stderr and pass_fds of `subprocess.Popen`. Raises UserError if the system cannot start a process.
     """
     own_session: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
@@ -57,10 +57,10 @@ def start_process(
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process and, if it leads a group, all others of that. Does nothing if it has ended."""
+    """Kill a process and, if it leads a process group, the whole group. Does nothing if it has ended."""
     with contextlib.suppress(OSError):
         if not hasattr(os, "killpg"):
-            os.kill(pid, signal.SIGTERM)  # which nothing outlives there
+            os.kill(pid, signal.SIGTERM)  # on Windows, this kills
         elif os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)
         else:
@@ -68,7 +68,7 @@ def kill_group(pid: int) -> None:
 
 
 class Child:
-    """A process that runs a module of ours; the module ends with `serve`. Close it: that kills it if it still runs."""
+    """A process that runs a module which ends with `serve`. Closing it kills the process if it still runs."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Child:
         on_event: Callable[[], None] = lambda: None,
         into: "queue.SimpleQueue[Event] | None" = None,
     ) -> None:
-        """Start the process, and send it its first order, if there is one.
+        """Start the process, and send its first order, if there is one.
 
-        purpose, environment: as of `start_process`. log: takes its stderr; None: that of this process. pass_fds:
-        descriptors that it has besides. on_event: called after each event, from another thread. into: takes the events,
-        if one queue is to hold those of several children. Raises UserError if the system starts none.
+        purpose, environment: as in `start_process`. log: file for its stderr; None: stderr of this process. pass_fds:
+        additional descriptors. on_event: called after each event, from another thread. into: a queue for the events of
+        several children. Raises UserError if the system cannot start a process.
         """
         command = [sys.executable, "-m", module]
         pipe = subprocess.PIPE
@@ -95,7 +95,7 @@ class Child:
         )
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue() if into is None else into
         self._on_event = on_event
-        self._has_ended = False  # as far as its events were read
+        self._has_ended = False  # True once the event of its end was read
         self._reader = threading.Thread(target=self._read, name=f"{module} {self.pid}", daemon=True)
         self._reader.start()
         if order is not None:
@@ -107,25 +107,25 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it goes on; -N: killed by signal N."""
+        """None while it runs; -N: killed by signal N."""
         return self._process.poll()
 
     def send(self, order: Message) -> None:
-        """Send a further order. Does nothing if the child has ended."""
+        """Send another order. Does nothing if the child has ended."""
         self._write({"order": order, "sys_path": sys.path})
 
     def stop(self) -> None:
-        """Ask it to save and end. Waits for nothing."""
+        """Ask it to save and end. Does not wait."""
         self._write({"stop": True})
 
     def end_orders(self) -> None:
-        """Let it read what was sent, and then what it reads at the end of this process: that there is no more."""
+        """Close its stdin, as when this process ends; it still reads orders that were sent."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # of an order that was not read
+        with contextlib.suppress(OSError):  # an order was not read
             self._process.stdin.close()
 
     def next_event(self, timeout_s: float | None = None) -> Event | None:
-        """The next event; None if none comes for so long, and after that of its end. For a queue of its own."""
+        """The next event; None after the timeout, and after the event of its end. Not for use with `into`."""
         if self._has_ended:
             return None
         try:
@@ -136,18 +136,18 @@ class Child:
         return event
 
     def events(self) -> Iterator[Message]:
-        """What it tells, until its end."""
+        """Its messages, until its end."""
         while (event := self.next_event()) is not None and event.exit_code is None:
             yield event.message
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Wait for its end, and return the exit code; None if it goes on for so long."""
+        """Wait for its end, and return the exit code; None after the timeout."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout_s)
         return None
 
     def kill(self) -> None:
-        """End it at once, with all processes of its session. Waits for nothing."""
+        """Kill it and all processes of its session. Does not wait."""
         if self.exit_code is None:
             kill_group(self.pid)
 
@@ -186,36 +186,36 @@ class Child:
 
 
 class Parent:
-    """The other end, in the child: orders come from it, and it is told what the child does."""
+    """The child's end: receives orders from the parent, and sends it messages."""
 
     def __init__(self, *, grace_s: float) -> None:
         orders, self._answers = take_streams()
         self._grace_s = grace_s
         self._lock = threading.Lock()
         self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._is_gone: bool | None = None  # once a stop was asked for: whether by the end of the parent
+        self._is_gone: bool | None = None  # after a stop: True if the parent has ended, False if it sent a request
         self._on_stop: Callable[[bool], None] = lambda is_gone: None
         threading.Thread(target=self._read, args=(orders,), name="orders", daemon=True).start()
 
     def next_order(self) -> Message:
-        """Wait for an order; the process ends here if the parent ends before it sends one."""
+        """Wait for an order. If the parent ends first, this process exits."""
         message = self._orders.get()
         if message is None:
             os._exit(ABANDONED)
-        sys.path[:] = message["sys_path"]  # so that it finds the user's modules
+        sys.path[:] = message["sys_path"]  # to find the user's modules
         return dict(message["order"])
 
     def tell(self, **message: object) -> None:
-        """Tell the parent; silent if it has ended."""
+        """Send the parent a message. Does nothing if it has ended."""
         line = _line_of(message)
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._answers.write(line)
             self._answers.flush()
 
     def on_stop(self, on_stop: Callable[[bool], None]) -> None:
-        """Call a function, from another thread, when the child is to save and end.
+        """Register a function that is called, from another thread, when the child must save and end.
 
-        Its argument is whether the parent has ended. It is called for a request of the parent, and again for its end.
+        Its argument is True if the parent has ended. It is called for a request of the parent, and again for its end.
         """
         self._on_stop = on_stop
         if self._is_gone is not None:
@@ -225,7 +225,7 @@ class Parent:
         for line in orders:
             message = _message_in(line)
             if message is None:
-                continue  # half a line of a parent that was killed
+                continue  # an incomplete line of a killed parent
             if "stop" in message:
                 self._stop(is_gone=False)
             else:
@@ -241,10 +241,10 @@ class Parent:
 
 
 def serve(main: Callable[[Parent], int], *, grace_s: float = 0.0) -> NoReturn:
-    """Call `main(parent)`, which reads its orders, and end this process with the exit code that it returns.
+    """Call `main(parent)`, which reads orders, and exit with the code that it returns.
 
-    grace_s: from the end of the parent to that of this process, wherever it is then. If `main` raises, the traceback
-    goes to stderr, and the code is 1. Threads, and whatever libraries do at an exit, do not delay the end.
+    grace_s: seconds after the parent's end until this process exits, whatever it does. If `main` raises, the traceback
+    goes to stderr, and the code is 1. Threads and exit handlers of libraries do not delay the exit.
     """
     parent = Parent(grace_s=grace_s)
     code = 1
@@ -258,9 +258,9 @@ def serve(main: Callable[[Parent], int], *, grace_s: float = 0.0) -> NoReturn:
 
 
 def take_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Take stdin and stdout for talking to the parent.
+    """Return stdin and stdout for communication with the parent.
 
-    From then on stdin is empty for others, and what they print on stdout goes to stderr.
+    For all other code, stdin is then empty, and output to stdout goes to stderr.
     """
     orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -275,7 +275,7 @@ def _line_of(message: Message) -> bytes:
 
 
 def _message_in(line: bytes) -> Message | None:
-    """The JSON object in a line; None if there is none, as in half a line of a process that was killed."""
+    """The JSON object in a line; None if there is none, as in an incomplete line of a killed process."""
     try:
         message = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Why a process ended: its exit code in words, and what it printed last."""
+"""Why a process ended: its exit code in words, and the last lines of its output."""
 
 import os
 import re
@@ -11,13 +11,13 @@ from ml_pipeline.runtime.files import open_regular
 _MOST_BYTES = 16_384
 _MOST_LINES = 6
 _LONGEST = 1_000
-_PROGRAM = re.compile(r"^ml-pipeline [a-z]+: ", re.MULTILINE)  # which every command puts before its errors
+_PROGRAM = re.compile(r"^ml-pipeline [a-z]+: ", re.MULTILINE)  # prefix of a command's errors
 
 
 def last_words(output: Path, *, since_byte: int = 0) -> str:
-    """The last lines of what a process printed, without the program's name; of a traceback the last one.
+    """The last lines of a process's output, without the program's name; of a traceback, only the last line.
 
-    output: the file. since_byte: where the process began to print. Empty if there is nothing.
+    output: the file. since_byte: size of the file when the process started. Empty if there is no output.
     """
     said = tail(output, since_byte=since_byte)
     lines = [line.rstrip() for line in without_program(said).splitlines() if line.strip()]
@@ -35,7 +35,7 @@ def without_program(text: str) -> str:
 
 
 def tail(path: Path, *, since_byte: int = 0, most_bytes: int = _MOST_BYTES) -> str:
-    """The end of a text file, whole lines; empty where it cannot be read."""
+    """The end of a text file, in complete lines; empty if it cannot be read."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -48,7 +48,7 @@ def tail(path: Path, *, since_byte: int = 0, most_bytes: int = _MOST_BYTES) -> s
 
 
 def how_it_ended(exit_code: int) -> str:
-    """In words, what the system says about the end of a process; -N is by signal N.
+    """An exit code in words; -N means killed by signal N.
 
     >>> how_it_ended(-9), how_it_ended(3)
     ('killed by SIGKILL', 'ended with exit code 3')
