@@ -38,7 +38,8 @@ def main(data_dir: Path, symbols: list[str]) -> None:
 
     print(trainer.trainer_core.run_result.report)
     print()
-    print(f"Environments:       {speed['num_envs']}, {speed['environment_type']}, {speed['num_workers']} workers")
+    print(f"Environments:       {speed['num_envs']}, {speed['environment_type']}")
+    print(f"Worker processes:   {speed['num_workers']}")
     print(f"One environment:    {speed['single_env_steps_per_second']:>10,.0f} steps/s")
     print(f"All of them:        {speed['env_steps_per_second']:>10,.0f} steps/s")
     print(f"Speed-up:           {speed['measured_speedup']:>10.2f} measured, {speed['expected_speedup']:.2f} expected")

@@ -12,6 +12,7 @@ import psutil
 from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.algorithms.trainer import Statistics, Trainer
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable, VectorEnvError
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater
@@ -146,7 +147,7 @@ def in_words(envs: ParallelEnv) -> str:
     """Who steps the environments, as part of a sentence."""
     if not envs.num_workers:
         return "no workers, but the trainer's process alone"
-    workers = "1 worker" if envs.num_workers == 1 else f"{envs.num_workers} workers"
+    workers = counted(envs.num_workers, "worker")
     return f"{workers} beside the trainer's process" if envs.steps_here else workers
 
 
@@ -163,7 +164,7 @@ def _check_memory(envs: ParallelEnv, n_workers: int) -> None:
     needed, free = n_workers * max(sizes), psutil.virtual_memory().available
     if needed > free:
         raise UserError(
-            f"{n_workers} workers would need {needed / 1e6:,.0f} MB beside those that they replace, but "
+            f"{counted(n_workers, 'worker')} would need {needed / 1e6:,.0f} MB beside those that they replace, but "
             f"{free / 1e6:,.0f} MB are free; ask for fewer."
         )
 
