@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/dashboard.md: trains a few short runs, and opens the page over them and a study.
+"""Draw the pictures of docs/guides/run-many-trainings.md: trains a few short runs, and opens the page over them and a study.
 
 python -m tests.dashboard.pictures
 """
@@ -99,7 +99,6 @@ def draw(root: Path) -> None:
         picture("dashboard.png", "curves")
         picture("dashboard-time.png", "time", scheme="dark", height=620)
         picture("dashboard-settings.png", "settings", height=420)
-        picture("dashboard-narrow.png", "curves", width=390, height=844)
         make_a_study(root)  # the other pictures are of runs alone
         picture("dashboard-study.png", "study", height=860)
 
