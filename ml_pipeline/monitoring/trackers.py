@@ -106,7 +106,9 @@ class ThreadedSink:
     def _tell_error(self) -> None:
         if self._error is not None and not self._told_error:
             self._told_error = True
-            self._say(f"The sink {self._name} is switched off: {_described(self._error)} Training continues.")
+            self._say(
+                f"The sink {self._name} is switched off after an error: {_described(self._error)} Training continues."
+            )
 
     def _work(self) -> None:
         try:

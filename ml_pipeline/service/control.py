@@ -39,9 +39,7 @@ def find_run(root: Path, name: str, *, status: Collection[str] = (), newest: boo
         return known[meant[0]]
     if meant:
         shown = ", ".join(meant[:_MOST_NAMED]) + (", ..." if len(meant) > _MOST_NAMED else "")
-        raise UserError(
-            f'"{name}" matches the names of {len(meant)} runs: {shown}; type more of the name.'
-        )
+        raise UserError(f'"{name}" matches the names of {len(meant)} runs: {shown}; type more of the name.')
     if not known:
         raise UserError(f'There is no run "{name}": {root} has no runs.')
     remedy = nearest(name, known) if len(known) <= _MOST_NAMED else _close(name, list(known))

@@ -217,9 +217,7 @@ class RunSupervisor:
         if status == "failed" and can_restart:
             left = run.restarts_left - 1
             self._store.change(id, status="queued", reason=reason, process=None, restarts_left=left)
-            self._log.tell(
-                f"{id} failed: {reason}\nIt restarts from its checkpoint; {counted(left, 'restart')} left."
-            )
+            self._log.tell(f"{id} failed: {reason}\nIt restarts from its checkpoint; {counted(left, 'restart')} left.")
             with suppress(UserError):  # if it fails, the folder is made when the run starts
                 self.make_folder(run)
         else:

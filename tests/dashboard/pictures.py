@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/guides/run-many-trainings.md: trains a few short runs, and opens the page over them and a study.
+"""Draw the pictures of the guide to many trainings: trains a few short runs, and opens the page over them and a study.
 
 python -m tests.dashboard.pictures
 """

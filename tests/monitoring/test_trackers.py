@@ -96,10 +96,10 @@ def test_a_sink_that_raises_is_told_once_with_its_line_and_closed():
     sink.ended(END)
     sink.close()
     assert kept.got == [(0, []), "closed"]
-    failures = [sentence for sentence in said if "no more" in sentence]
+    failures = [sentence for sentence in said if "switched off" in sentence]
     assert len(failures) == 1
     line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "raise KeyError" in text)
-    assert failures[0].startswith("The sink mine is switched off: line ")
+    assert failures[0].startswith("The sink mine is switched off after an error: line ")
     assert f"line {line} of " in failures[0]
     assert "raised KeyError: 'no such curve'. Training continues." in failures[0]
 
@@ -136,7 +136,7 @@ def test_a_sink_that_cannot_be_opened_or_closed_is_told():
     sink = ThreadedSink("mine", fails, say=said.append)
     sink.write({"i": 0}, [])
     sink.close()
-    assert said == ["The sink mine is switched off: There is no such project. Training continues."]
+    assert said == ["The sink mine is switched off after an error: There is no such project. Training continues."]
     said.clear()
     sink = threaded(Kept(close_raises=True), said)
     sink.write({"i": 0}, [])

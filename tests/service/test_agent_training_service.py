@@ -205,9 +205,7 @@ def test_a_root_that_is_deleted_stays_so_and_is_told(serve, said):
     os.kill(process.pid, signal.SIGSTOP)  # it would write into its folder
     try:
         shutil.rmtree(service.root)
-        wait_until(
-            lambda: any("was deleted, moved or replaced while the service used it" in line for line in said)
-        )
+        wait_until(lambda: any("was deleted, moved or replaced while the service used it" in line for line in said))
         with pytest.raises(UserError, match="was deleted, moved or replaced"):
             service.submit(brief())
     finally:

@@ -204,7 +204,7 @@ def test_a_row_that_cannot_be_read_leaves_the_others_as_they_are(column, value, 
     store._connection.execute(f"UPDATE runs SET {column} = ? WHERE id = 'bad'", (value,))
     assert [each.id for each in store.runs()] == ["good"]
     assert [*store.unreadable] == ["bad"]
-    with pytest.raises(UserError, match="entry of run bad in .* is unusable"):
+    with pytest.raises(UserError, match=r"entry of run bad in .* is unusable"):
         store.get("bad")
     assert store.change("good", status="finished").status == "finished"
 
@@ -222,5 +222,5 @@ def test_a_run_whose_id_is_no_name_of_a_folder_is_left_out(store, id):
     store._connection.execute("UPDATE runs SET id = ? WHERE id = 'bad'", (id,))
     assert [each.id for each in store.runs()] == ["good"]
     assert [*store.unreadable] == [id]
-    with pytest.raises(UserError, match="The entry of run .* is unusable"):
+    with pytest.raises(UserError, match=r"The entry of run .* is unusable"):
         store.get(id)

@@ -219,7 +219,5 @@ def _folder_of(named: Path) -> Path:
         if meant:
             more = ", ..." if len(meant) > _MOST_NAMED else ""
             names = ", ".join(folder.name for folder in meant[:_MOST_NAMED]) + more
-            raise UserError(
-                f'"{named}" matches the names of {len(meant)} runs: {names}; type more of the name.'
-            )
+            raise UserError(f'"{named}" matches the names of {len(meant)} runs: {names}; type more of the name.')
     raise UserError(f"{named} does not exist; name a folder of runs, such as checkpoints/, or a run in it.")
