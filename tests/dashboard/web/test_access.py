@@ -130,4 +130,4 @@ def test_a_refusal_is_a_sentence(open_server):
     _, client = open_server
     answer = client.get("/api/runs", headers={"origin": "http://evil.example"})
     assert answer.json() == {"error": "Requests from other sites are refused."}
-    assert "<p>This server answers to its own address" in client.get("/", headers={"host": "evil.example"}).text
+    assert "<p>This is not the address of this server" in client.get("/", headers={"host": "evil.example"}).text
