@@ -117,7 +117,7 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_queued(settings, sentence
 def test_a_name_that_is_no_folder_name_is_refused(id, serve):
     service = serve()
     if id:
-        with pytest.raises(UserError, match="The id of a run must be letters"):
+        with pytest.raises(UserError, match="The id of a run must consist of letters"):
             service.submit(brief(), run_id=id)
     with pytest.raises(UserError, match="There is no run"):
         service.stop(id)
