@@ -631,8 +631,8 @@ def test_a_locked_queue_delays_and_loses_nothing(serve, said):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "locked\n"
         os.kill(process.pid, signal.SIGTERM)
-        wait_until(lambda: any("another program holds it" in line for line in said))
-        with pytest.raises(UserError, match="another program holds it"):
+        wait_until(lambda: any("another program has locked it" in line for line in said))
+        with pytest.raises(UserError, match="another program has locked it"):
             service.submit(brief(), run_id="refused")
         other.communicate("\n")
     assert [each.status for each in service.wait(timeout_s=60)] == ["stopped"]
