@@ -260,7 +260,7 @@ def test_an_environment_without_an_id_is_refused_with_what_gives_it_one(tmp_path
             f"set_env takes a vector environment, such as that of create_vectorized_env, but got {nameless!r}; call "
             'gymnasium.register("Mine-v0", entry_point=that function) and pass gymnasium.make("Mine-v0").'
         )
-    with closing(TradingEnv()) as env, pytest.raises(UserError, match=r"by create_vectorized_env .* hold bars out"):
+    with closing(TradingEnv()) as env, pytest.raises(UserError, match=r"with create_vectorized_env .* hold out bars"):
         trainer.set_env(env)
 
 
