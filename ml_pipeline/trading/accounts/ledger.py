@@ -46,7 +46,7 @@ def per_symbol(ledger: Ledger, kind: str) -> FloatArray:
 
 
 def fills_of(ledger: Ledger) -> tuple[tuple[FloatArray, FloatArray], ...]:
-    """(signed quantities, prices), each (n, A), of the orders, and then of what was closed within the bars."""
+    """(signed quantities, prices), each (n, A), of the orders, and then of exits within the bars."""
     kinds = (("filled", "fill_price"), ("exited", "exit_price"))
     return tuple((per_symbol(ledger, quantity), per_symbol(ledger, price)) for quantity, price in kinds)
 
@@ -116,7 +116,7 @@ class LedgerRecorder:
 
     @classmethod
     def from_ledger(cls, ledger: Ledger) -> "LedgerRecorder":
-        """A recorder that already has the rows of `ledger`. Raises UserError where a column is missing."""
+        """A recorder that already has the rows of `ledger`. Raises UserError if a column is missing."""
         symbols = symbols_of(ledger)
         quotes, exits = (f"{kind}_{symbols[0]}" in ledger if symbols else False for kind in ("half_spread", "exited"))
         recorder = cls(symbols, quotes=quotes, exits=exits, by_day="interest_days" in ledger)
@@ -129,7 +129,7 @@ class LedgerRecorder:
         return recorder
 
     def append(self, row: LedgerRow) -> None:
-        """Add the next bar. Raises UserError where it is not after the last one."""
+        """Add the next bar. Raises UserError if it is not later than the last one."""
         if self._times and not row.time > self._times[-1]:
             raise UserError(f"A ledger's times increase, but {row.time} does not come after {self._times[-1]}.")
         costs_paid = self.costs_paid + row.costs

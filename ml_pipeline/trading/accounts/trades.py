@@ -1,4 +1,4 @@
-"""What a run paid, by kind, bar and asset, and its trades, each with all that it cost.
+"""The costs of a run by kind, bar and asset, and its trades with their costs.
 
 n rows, A assets. The costs of a row add up to the change of `costs_paid` in that row.
 
@@ -89,7 +89,7 @@ def _paid(ledger: Ledger) -> FloatArray:
 
 
 def _shared_out(ledger: Ledger, amounts: FloatArray, by: FloatArray | None = None) -> FloatArray:
-    """Amounts of each row, (n,), by asset: in proportion to `by`, else to what is traded, else held, else equally."""
+    """Split the amount of each row, (n,), by asset: in proportion to `by`, or to fills, or to positions, or equally."""
     traded = traded_values(ledger)
     held = np.abs(per_symbol(ledger, "position")) * per_symbol(ledger, "close")
     others = np.where(traded.any(axis=1, keepdims=True), traded, held)
@@ -201,7 +201,7 @@ class _OpenTrade:
         self.largest = max(self.largest, abs(self.bought - self.sold))
 
     def ended(self, ledger: Ledger, row: int, holding: FloatArray) -> Trade:
-        """The trade, closed by the fill of `row`; still open where the ledger ends before that."""
+        """The trade, closed by the fill of `row`; it is open if the ledger ends earlier."""
         last = min(row, len(ledger["time"]) - 1)
         costs = self.costs + float(holding[self.row : row].sum())
         bought_price, sold_price = self.bought_value / self.bought, self.sold_value / self.sold

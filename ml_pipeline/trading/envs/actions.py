@@ -61,7 +61,7 @@ class ActionReader:
         return self._choices
 
     def set_state(self, state: list[int]) -> None:
-        """Continue where `state` was taken."""
+        """Restore a saved `state`."""
         self._choices = state
 
     def follow(self, holdings: list[float]) -> None:
@@ -101,7 +101,7 @@ class ActionReader:
         return weights, fillable
 
     def close(self, fillable: list[bool]) -> tuple[list[float], list[bool]]:
-        """`read` of no action: every position is closed, where it can be filled."""
+        """The result of `read` for closing every position that can be filled."""
         self._before = self._choices
         self._choices = [self._flat if can else had for can, had in zip(fillable, self._choices, strict=True)]
         return [0.0] * len(fillable), fillable

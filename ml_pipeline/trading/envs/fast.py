@@ -29,8 +29,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
 
     Observation: float32 (W * D + A,), the scaled features of the last W bars, oldest first, then the weight of each
     asset in the equity; all within -clip..clip.
-    Action: see `TradingRules`. An asset that has no bar to fill an order in keeps its position. One that was stopped
-    is flat until the next order; its choice of a discrete action is flat as well, so that "long" is a new order.
+    Action: see `TradingRules`. An asset without a bar to fill an order keeps its position. After a stop, the position
+    is flat until the next order; the choice of a discrete action is then flat too, so that "long" is a new order.
     Reward: see `rewards`; by default ln(V[t+1] / V[t]) of the equity V after costs.
     With `flat_at_close`, the action before the last fill of a session is not read: all positions are closed.
     Ruin and a margin call terminate; the end of the data, or of `episode_length` steps, truncates.

@@ -29,7 +29,7 @@ def _is_mapped(array: NDArray[Any]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class PreparedMarket:
-    """The market as environments read it; they never change it.
+    """The read-only market of environments.
 
     T bars, A assets, D features per bar. times: (T,). open, close: float64 (T, A); 0 before an asset's first bar, so
     that no NaN reaches an account: the asset is neither held nor traded there. tradable: bool (T, A),
@@ -195,7 +195,7 @@ def prepare_market(
 
 
 def require_what_rules_need(market: MarketData, rules: TradingRules) -> None:
-    """Raise UserError, as environments do, where the rules need ranges of bars or sessions that `market` lacks."""
+    """Raise UserError, as environments do, if the rules need high and low or sessions that `market` lacks."""
     if rules.needs_range is not None:
         _require_ranges(market, rules.needs_range)
     if rules.flat_at_close:

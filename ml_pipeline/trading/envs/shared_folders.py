@@ -104,7 +104,7 @@ def _remove_unused(root: Path, but_for: Path | None = None) -> None:
 
 
 def _leave(user: int) -> None:
-    """Removes, at the end of this process, what it alone used."""
+    """Removes the folders that only this process used, when it ends."""
     if os.getpid() != user:  # a fork ends as well
         return
     for root in {folder.parent for folder in _held}:
