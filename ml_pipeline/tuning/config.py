@@ -1,7 +1,7 @@
-"""What one call of `tune` asks for: the settings of the study, and those of `train` that every trial begins with.
+"""The configuration of one `tune` command: the settings of the study, and the `train` settings that all trials share.
 
-A trial is one run, or one for each seed or walk-forward fold. Each run is described by settings alone, those in its
-config.yaml, so that `ml-pipeline train --config` repeats it, and `--resume` goes on with it, as with any other run.
+A trial is one run, or one run per seed or walk-forward fold. The settings in a run's config.yaml describe it fully, so
+`ml-pipeline train --config` repeats it and `--resume` continues it, as with any other run.
 """
 
 import dataclasses
@@ -96,9 +96,9 @@ class Unit(NamedTuple):
     """One of the runs of a trial."""
 
     name: str
-    """Ends the name of its folder; empty where the trial is one run."""
+    """Suffix of its folder's name; empty if the trial is one run."""
     settings: Mapping[str, Any]
-    """What it sets besides the trial's settings."""
+    """Settings that it adds to those of the trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ class ObjectiveConfig:
             )
 
     def check(self, base: Mapping[str, Any]) -> None:
-        """Raise UserError where trials of these settings cannot be judged in this way."""
+        """Raise UserError if trials with these settings cannot be scored by this objective."""
         env_id = base.get("env_id")
         if env_id is None:
             return
@@ -144,13 +144,11 @@ class ObjectiveConfig:
                 f'objective "sharpe" is for trading, but env_id is {env_id}, whose runs have no returns; leave it out.'
             )
         if self.folds is not None:
-            raise UserError(
-                f"folds are stretches of market data, but env_id is {env_id}; name several seeds by seeds_per_trial."
-            )
+            raise UserError(f"folds are parts of market data, but env_id is {env_id}; use seeds_per_trial instead.")
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the objective sets in every run."""
+        """The settings that the objective adds to every run."""
         return {"score": "sharpe"} if self.objective == "sharpe" else {}
 
     def units(self, config: TrainConfig) -> list[Unit]:
@@ -165,8 +163,8 @@ class ObjectiveConfig:
 
 
 def fold_units(n: int, *, train: float, validation: float) -> list[Unit]:
-    """Walk-forward folds: the bars of training and validation are cut into n + 1 equal parts; fold k is trained on the
-    first k of them and validated on the next one.
+    """Walk-forward folds: the bars of training and validation are split into n + 1 equal parts; fold k trains on the
+    first k parts and validates on the next one.
 
     >>> for unit in fold_units(2, train=0.6, validation=0.3):
     ...     print(unit.name, {name: round(value, 6) for name, value in unit.settings.items()})
@@ -176,7 +174,7 @@ def fold_units(n: int, *, train: float, validation: float) -> list[Unit]:
     whole = train + validation
     edges = [whole * k / (n + 1) for k in range(1, n + 1)] + [whole]
     return [
-        # Of the last fold the sum is `whole` to the last bit, since edges[-2] is at least half of it: not one bar more.
+        # The fractions of the last fold add up to `whole` exactly, since edges[-2] is at least half of it.
         Unit(f"fold-{k}", {"train_fraction": edges[k - 1], "validation_fraction": edges[k] - edges[k - 1]})
         for k in range(1, n + 1)
     ]
@@ -184,13 +182,13 @@ def fold_units(n: int, *, train: float, validation: float) -> list[Unit]:
 
 @dataclass(frozen=True, kw_only=True)
 class PromotionRules:
-    """What a new model must achieve to be deployed.
+    """The conditions for deploying a new model.
 
     Raises UserError if a value is out of range.
 
-    min_dsr: the least deflated Sharpe ratio. margin: by how many standard errors it must beat what is deployed.
-    trial: promote this one in place of a study's winner. despite: why it is promoted though a feature may see ahead;
-    the version keeps the reason.
+    min_dsr: the smallest acceptable deflated Sharpe ratio. margin: by how many standard errors the new model must beat
+    the deployed one. trial: promote this trial instead of the study's winner. despite: the reason to promote although a
+    feature may see ahead; the version keeps it.
     """
 
     min_dsr: float = 0.95
@@ -211,7 +209,7 @@ class PromotionRules:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine(TrainConfig):
-    """What the flags fill."""
+    """The groups of settings that flags can set."""
 
     tune: TuneConfig = field(default_factory=TuneConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
@@ -219,7 +217,7 @@ class CommandLine(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOrder:
-    """One call of `tune`. base: the settings of every trial that were given, by name, besides those of the space."""
+    """One `tune` command. base: the given settings that all trials share, by name; the search space adds the rest."""
 
     tune: TuneConfig
     objective: ObjectiveConfig
@@ -231,7 +229,7 @@ class TuneOrder:
         return self.tune.study_name
 
     def as_json(self) -> dict[str, Any]:
-        """What `order_from` takes, in another process."""
+        """The order as JSON, for `order_from` in another process."""
         content = {"tune": vars(self.tune), "objective": vars(self.objective), "base": self.base}
         return {name: _plain(group) for name, group in content.items()}
 
@@ -246,7 +244,7 @@ def order_from(content: Mapping[str, Any]) -> TuneOrder:
 
 
 def parse_tune(argv: Sequence[str], *, prog: str, description: str) -> TuneOrder:
-    """Read the command line of a study. Raises UserError about whatever cannot be used; exits after --help."""
+    """Read the command line of a study. Raises UserError if a setting is invalid; exits after --help."""
     flags = read_flags(argv, CommandLine, prog=prog, description=description)
     study_flags = {name: flags.pop(name) for name in _names_of_study() if name in flags}
     with naming_flags(*study_flags):
@@ -255,9 +253,9 @@ def parse_tune(argv: Sequence[str], *, prog: str, description: str) -> TuneOrder
 
 
 def tune_config(settings: Mapping[str, Any]) -> TuneOrder:
-    """A call of `tune` with these settings, by the names of its flags: `study_name`, `n_trials`, `env_id`, ...
+    """A `tune` command with these settings, named as its flags: `study_name`, `n_trials`, `env_id`, ...
 
-    Raises UserError about whatever cannot be used.
+    Raises UserError if a setting is invalid.
     """
     source, plain = Path("the settings"), _plain(settings)
     of_study = {name: plain[name] for name in _names_of_study() if name in plain}
@@ -272,7 +270,7 @@ def _names_of_study() -> list[str]:
 
 
 def _order(asked: CommandLine, flags: dict[str, Any]) -> TuneOrder:
-    """flags: the settings of every trial that were given, with the file and the preset."""
+    """flags: the given settings that all trials share, with the settings file and the preset."""
     if asked.tune.study_name is None:
         raise UserError("--study-name is missing; name the study, such as --study-name first.")
     given, _ = given_settings(flags)
@@ -290,7 +288,7 @@ def _order(asked: CommandLine, flags: dict[str, Any]) -> TuneOrder:
 
 
 def flat_base(order: TuneOrder) -> dict[str, Any]:
-    """Every setting of a trial that the space leaves alone, as JSON knows it: what two calls are compared by."""
+    """All settings that trials share, as JSON, to compare two calls."""
     return flatten(train_config(order.base))
 
 
@@ -300,26 +298,26 @@ def _check_base(config: TrainConfig, asked: CommandLine) -> None:
     limit = asked.tune.max_concurrent_envs
     if limit is not None and config.run.vec_env != "batched" and config.run.n_envs > limit:
         raise UserError(
-            f"--n-envs is {config.run.n_envs}, but --max-concurrent-envs lets {limit} run at once; raise it to "
+            f"--n-envs is {config.run.n_envs}, but --max-concurrent-envs allows {limit} at once; raise it to "
             f"{config.run.n_envs} or more, or lower --n-envs."
         )
     if config.run.env_id is None and config.trading.data is not None:
-        files_of(config.trading.data)  # refuses what is not there
+        files_of(config.trading.data)  # raises if the data are missing
 
 
 def _reject_launchers(given: Mapping[str, Any]) -> None:
-    """Raise UserError where the settings ask for another launcher than the worker that trains a trial."""
+    """Raise UserError if the settings name a launcher: a trial's worker is its launcher."""
     asked = [name for name in ("launcher", "max_restarts") if name in given and given[name] != getattr(RunConfig, name)]
     if asked:
         values = " and ".join(f"{flag_of(name)} is {given[name]}" for name in asked)
         raise UserError(
-            "The processes of a trial run on the machine of its worker, and a trial that lost one is queued again, but "
+            "The processes of a trial run on its worker's machine, and a trial that loses one is queued again, but "
             f"{values}; leave {'it' if len(asked) == 1 else 'them'} out."
         )
 
 
 def _market_of(data_dir: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that --data-dir stands for: one symbol, or several that are each traded alone."""
+    """The settings that --data-dir stands for: one symbol, or several that are each traded separately."""
     if data_dir is None:
         return {}
     if given.get("data") is not None:

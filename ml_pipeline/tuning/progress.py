@@ -1,8 +1,8 @@
-"""study.json: how far a study is, computed from its trials and written whole, for whoever looks without Optuna.
+"""study.json: the progress of a study, computed from its trials, for readers without Optuna.
 
-`StudyProgress` counts; `write_progress` writes; `active_seconds` leaves out the pauses between a study's stretches.
-Trials that ended are looked at once: at 500 of them a write takes about a millisecond. Times of Optuna are local and
-without a zone, as `datetime.now()`.
+`StudyProgress` counts; `write_progress` writes the file atomically; `active_seconds` leaves out pauses. Each finished
+trial is read only once: with 500 of them, a write takes about a millisecond. Optuna's times are local and without a
+zone, like `datetime.now()`.
 """
 
 import json
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 _LONGEST_GAP_S = 60.0
-"""From one trial's end to the next one's beginning; what is longer is a pause, as of a study that was stopped."""
+"""Longest time between two trials that does not count as a pause of the study."""
 
 
 def active_seconds(stretches: Iterable[tuple[float, float]], *, since: float = float("-inf")) -> float:
-    """Seconds that the stretches (begin, end) cover together, with the short gaps between them, from `since` on.
+    """Seconds that the intervals (begin, end) cover together, including the short gaps between them, after `since`.
 
     >>> active_seconds([(0, 100), (50, 120), (150, 200), (4000, 4100)])
     300.0
@@ -56,21 +56,21 @@ def active_seconds(stretches: Iterable[tuple[float, float]], *, since: float = f
 
 
 State = Literal["running", "stopped"]
-"""Whether trials are being run; a study whose trials are all finished is told as finished in either."""
+"""Whether trials are being run. If all trials have finished, study.json says "finished" in both cases."""
 
 _HOUR_S = 3600.0
 _LEAST_INTERVAL_S = 1.0
 _SHARE_OF_TIME = 0.01
-"""So much of a process's time writing may take: of a study of many thousand trials it is written less often."""
+"""Largest share of a process's time for writing: the file of a study with thousands of trials is written less often."""
 _FEW_FINISHED = 3
-"""From so many trials on, the last hour tells how long the rest takes; before, all trials do."""
+"""Finished trials in the last hour from which on the time left is estimated from that hour, not from all trials."""
 _MOST_FAILURES = 20
 _NUMBER = re.compile(r"\d+")
 
 
 class _Ended(NamedTuple):
-    """A trial that ended. until: None where it is not known how long it really ran. is_try: whether it is
-    no continuation of another trial. text: what the table shows."""
+    """A finished trial. until: when it stopped running; None if unknown. is_try: False if it continues another trial.
+    text: its JSON."""
 
     number: int
     kind: TrialKind
@@ -85,10 +85,10 @@ class _Ended(NamedTuple):
 
 
 class StudyProgress:
-    """What study.json tells; keeps what it knows of trials that ended, which do not change any more."""
+    """The content of study.json. Caches finished trials, which no longer change."""
 
     def __init__(self, name: str, *, objective: str | None = None) -> None:
-        """objective: what the value of a trial is, as `ObjectiveConfig.objective` says; None: not known."""
+        """objective: `ObjectiveConfig.objective`; None: unknown."""
         self._name = name
         self._objective = objective
         self._ended: dict[int, _Ended | None] = {}  # None: does not count
@@ -105,8 +105,8 @@ class StudyProgress:
         now: float,
         warnings: Sequence[str] = (),
     ) -> str:
-        """The file's text. now: seconds since 1970. warnings: about features that may see ahead; see `write_progress`
-        for the rest."""
+        """The file's text. now: seconds since 1970. warnings: about features that may see ahead. The other arguments
+        are those of `write_progress`."""
         running = [trial for trial in trials if kind_of(trial) == "running"]
         ended = self._look(trials)
         tries = [each for each in ended if each.is_try]
@@ -150,7 +150,7 @@ class StudyProgress:
         return f'{json.dumps(values, allow_nan=False)[:-1]}, "trials": [\n{trials_text}\n]}}\n'
 
     def _look(self, trials: "Sequence[FrozenTrial]") -> list[_Ended]:
-        """Those that ended and count, by number."""
+        """The finished trials that count, by number."""
         for trial in trials:
             if trial.number not in self._ended and trial.state.is_finished():
                 self._ended[trial.number] = None if kind_of(trial) in {"void", "stopped"} else _ended(trial)
@@ -158,7 +158,7 @@ class StudyProgress:
 
 
 class _Writer:
-    """How a process writes the file of one study."""
+    """The state of one process that writes the file of one study."""
 
     def __init__(self, study: "Study") -> None:
         objective = identity_of(study).get("objective")
@@ -181,11 +181,11 @@ def write_progress(
 ) -> bool:
     """Write study.json; return whether it was written.
 
-    To be called after each trial, every few seconds, and with state="stopped" before a process that runs trials ends:
-    at most one call a second writes, but for that last one. n_trials: of the study in all. jobs: trials at once.
-    steps_per_trial: environment steps of a whole trial, over all of its seeds or folds.
+    Call it after each trial, every few seconds, and with state="stopped" before a process that runs trials ends. It
+    writes at most once per second, except for that last call. n_trials: total of the study. jobs: trials at once.
+    steps_per_trial: environment steps of a whole trial, over all its seeds or folds.
 
-    A file that cannot be written is left as it was: no trial is to end by it. Raises what the storage raises.
+    If the file cannot be written, it is left unchanged, so that no trial fails. Raises what the storage raises.
     """
     writer = _writers.get(study)
     if writer is None:
@@ -214,7 +214,7 @@ def write_progress(
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole, without waiting for the disk: what it tells can be computed again."""
+    """Replace a file atomically, without waiting for the disk: its content can be recomputed."""
     temporary = path.with_name(f"{path.name}.tmp")
     with alone(path.with_name(f"{path.name}.lock")):
         temporary.unlink(missing_ok=True)
@@ -230,7 +230,7 @@ def _ended(trial: "FrozenTrial") -> _Ended:
     began = _timestamp(trial.datetime_start, end)
     seconds = finite(told.get("seconds"))
     until: float | None = end
-    if kind == "failed":  # it may have been told so long after its process was gone
+    if kind == "failed":  # it may have been marked as failed long after its process ended
         until = None if seconds is None else min(end, began + seconds)
     value = finite(trial.values[0]) if trial.values else None
     settings = told.get("settings") or trial.params
@@ -265,7 +265,7 @@ def _of_running(trial: "FrozenTrial", *, steps_per_trial: int | None) -> dict[st
 
 
 def _best(ended: Sequence[_Ended]) -> dict[str, Any] | None:
-    """The trial with the largest value, of equal ones the first."""
+    """The trial with the largest value; the first one of a tie."""
     complete = [each for each in ended if each.kind == "complete" and each.value is not None]
     if not complete:
         return None
@@ -279,8 +279,8 @@ def _best(ended: Sequence[_Ended]) -> dict[str, Any] | None:
 
 
 def _history(ended: Sequence[_Ended], *, began: float) -> list[list[float | None]]:
-    """[number, seconds since the study began, value, best so far] of each trial that is complete or pruned, as they
-    ended."""
+    """[number, seconds since the study began, value, best so far] of each complete or pruned trial, in the order in
+    which they ended."""
     finished = [each for each in ended if each.kind in ("complete", "pruned")]
     rows: list[list[float | None]] = []
     best: float | None = None
@@ -292,7 +292,7 @@ def _history(ended: Sequence[_Ended], *, began: float) -> list[list[float | None
 
 
 def _failures(ended: Sequence[_Ended]) -> list[dict[str, Any]]:
-    """Reasons of failures, the most frequent first; reasons that differ by their numbers alone are one."""
+    """Reasons of failures, the most frequent first; reasons that differ only in numbers are one."""
     groups: dict[str, list[_Ended]] = {}
     for each in ended:
         if each.kind == "failed":
@@ -322,7 +322,7 @@ def _per_hour(n: int, seconds: float) -> float | None:
 
 
 def _last_sign(trial: "FrozenTrial", study_folder: Path, *, now: float) -> float:
-    """When a running trial last told that it lives; its process may be gone since."""
+    """Time of a running trial's last heartbeat; its process may have ended since."""
     folder = _folder_of(trial)
     try:
         return min(now, (study_folder / str(folder) / HEARTBEAT_FILE).stat().st_mtime) if folder else now

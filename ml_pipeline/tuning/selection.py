@@ -1,7 +1,7 @@
-"""How much the best of many trials is worth: what selection adds to a Sharpe ratio, and what it says of the future.
+"""Statistics of the best of many trials: how much selection inflates a Sharpe ratio, and how likely it is to persist.
 
-Pure functions, without a clock or files. Sharpe ratios are per bar, not annualized, unless said otherwise; returns are
-simple returns per bar, after costs, float64 (T,), and several trials' side by side (T, N). What is undefined is NaN.
+Pure functions. Sharpe ratios are per bar, not annualized, unless stated otherwise. Returns are simple returns per bar
+after costs: float64 (T,), or (T, N) for N trials. Undefined figures are NaN.
 
 Sources: Bailey and López de Prado 2012, "The Sharpe Ratio Efficient Frontier", Journal of Risk 15(2); the same 2014,
 "The Deflated Sharpe Ratio", Journal of Portfolio Management 40(5); Bailey, Borwein, López de Prado and Zhu 2017, "The
@@ -21,22 +21,22 @@ from ml_pipeline.config.errors import UserError
 FloatArray = NDArray[np.float64]
 
 BLOCKS = 16
-"""Into how many blocks of bars CSCV divides a record, where it has enough: 12,870 ways to take half of them."""
+"""Number of blocks into which CSCV divides the bars, if there are enough: 12,870 ways to choose half of them."""
 _FEWEST_BLOCKS, _FEWEST_BARS = 4, 5  # blocks, and bars in each
 _NORMAL = NormalDist()
 # A deviation below this fraction of the largest return is a rounding error: the returns do not vary.
 _ROUNDING = 1e-12
-# Sharpe ratios per bar that differ in later decimals are the same: sums in another order.
+# Sharpe ratios per bar that differ only in later decimals are equal: the order of summation differs.
 _DECIMALS = 11
-# At most so many Sharpe ratios at once, 16 MB an array.
+# Largest number of Sharpe ratios at once: 16 MB per array.
 _AT_ONCE = 2_000_000
 
 
 class RecordMoments(NamedTuple):
-    """What the statistics need of a record of returns.
+    """The moments of a series of returns that the statistics use.
 
-    sharpe: mean / std (ddof 1), per bar. skewness: m3 / m2^1.5. kurtosis: m4 / m2^2, 3 for a normal law.
-    n_bars: T. The first three are NaN where returns do not vary.
+    sharpe: mean / std (ddof 1), per bar. skewness: m3 / m2^1.5. kurtosis: m4 / m2^2, 3 for a normal distribution.
+    n_bars: T. The first three are NaN if returns do not vary.
     """
 
     sharpe: float
@@ -48,10 +48,10 @@ class RecordMoments(NamedTuple):
 class Overfitting(NamedTuple):
     """The result of CSCV.
 
-    probability: that the best in one half of the bars is at most the median trial in the other; NaN if undefined.
-    logits: float64 (C,), ln(w / (1 - w)) for each way to choose half of the blocks, where w is the relative rank, 0 to
-    1, in the other half of the trial that is best in the chosen one; several that share first place are averaged.
-    n_blocks: how many blocks of bars there were.
+    probability: that the best trial on one half of the bars is at most the median trial on the other; NaN if undefined.
+    logits: float64 (C,), ln(w / (1 - w)) for each way to choose half of the blocks; w, 0 to 1, is the relative rank in
+    the other half of the trial that is best in the chosen half. Ties for the first place are averaged.
+    n_blocks: number of blocks of bars.
     """
 
     probability: float
@@ -86,11 +86,11 @@ def sharpe_ratios(returns: FloatArray) -> FloatArray:
 
 
 def expected_maximum_sharpe(variance: float, n_trials: float) -> float:
-    """The highest Sharpe ratio to expect of independent trials whose true one is 0: what luck alone makes.
+    """The expected highest Sharpe ratio of independent trials whose true Sharpe ratio is 0: the effect of luck alone.
 
-    sqrt(V) ((1 - g) Z(1 - 1/N) + g Z(1 - 1/(N e))), Z the quantile of the normal law, g = 0.5772.
-    variance: V of the trials' Sharpe ratios, in the square of their unit, which is that of the result. n_trials: N.
-    0 for one trial; NaN where the variance is. Raises UserError for a variance below 0 and less than one trial.
+    sqrt(V) ((1 - g) Z(1 - 1/N) + g Z(1 - 1/(N e))), Z the normal quantile, g = 0.5772.
+    variance: V, of the trials' Sharpe ratios; the result has their unit. n_trials: N.
+    0 for one trial; NaN if the variance is NaN. Raises UserError for a variance below 0 or less than one trial.
     Source: the False Strategy Theorem, in Bailey and López de Prado 2014, eq. 1 with a mean of 0.
 
     >>> round(expected_maximum_sharpe(0.5, 100) / 250**0.5, 4)
@@ -103,15 +103,15 @@ def expected_maximum_sharpe(variance: float, n_trials: float) -> float:
     if n_trials == 1:
         return 0.0
     gamma = float(np.euler_gamma)
-    # Z(1 - p) as -Z(p), which keeps its digits where p is tiny
+    # Z(1 - p) as -Z(p), which stays precise for tiny p
     quantiles = (1 - gamma) * -_NORMAL.inv_cdf(1 / n_trials) + gamma * -_NORMAL.inv_cdf(1 / (n_trials * math.e))
     return math.sqrt(variance) * quantiles
 
 
 def null_variance(n_bars: int) -> float:
-    """The variance of a Sharpe ratio per bar measured over T bars, where the true one is 0: 1 / (T - 1).
+    """The variance of a Sharpe ratio per bar estimated from T bars, if the true one is 0: 1 / (T - 1).
 
-    Whatever the skewness and kurtosis are. NaN for fewer than 2 bars.
+    It holds for any skewness and kurtosis. NaN for fewer than 2 bars.
     Source: the variance of an estimated Sharpe ratio in Bailey and López de Prado 2012, with a true one of 0.
     """
     return 1 / (n_bars - 1) if n_bars > 1 else math.nan
@@ -121,7 +121,7 @@ def probabilistic_sharpe_ratio(record: RecordMoments, benchmark: float = 0.0) ->
     """The probability that the true Sharpe ratio of a record is above `benchmark` (per bar), 0 to 1.
 
     Phi((SR - SR*) sqrt(T - 1) / sqrt(1 - g3 SR + (g4 - 1) / 4 SR^2)), g3 skewness, g4 kurtosis.
-    NaN where the returns do not vary, for fewer than 3 bars, and where the root is of a number that is not positive.
+    NaN if the returns do not vary, for fewer than 3 bars, and if the number under the root is not positive.
     Source: Bailey and López de Prado 2012, "Probabilistic Sharpe Ratio".
     """
     spread = _spread(record)
@@ -133,9 +133,9 @@ def probabilistic_sharpe_ratio(record: RecordMoments, benchmark: float = 0.0) ->
 def deflated_sharpe_ratio(record: RecordMoments, *, variance: float, n_trials: float) -> float:
     """The probability that the best of many trials has a true Sharpe ratio above 0, 0 to 1.
 
-    It is the probabilistic Sharpe ratio against what luck makes of so many trials, `expected_maximum_sharpe`. The best
-    of trials that are all noise reaches 0.5 on average; 0.95 is the usual level of evidence.
-    record: of the best trial. variance: of the trials' Sharpe ratios, per bar. NaN and errors: as those two.
+    It is the probabilistic Sharpe ratio against `expected_maximum_sharpe`, the effect of luck on as many trials. If all
+    trials are noise, the best reaches 0.5 on average; 0.95 is the usual level of evidence.
+    record: of the best trial. variance: of the trials' Sharpe ratios, per bar. NaN and errors: as for those two.
     Source: Bailey and López de Prado 2014, eq. 2.
 
     >>> example = RecordMoments(2.5 / 250**0.5, -3.0, 10.0, 1250)
@@ -146,10 +146,10 @@ def deflated_sharpe_ratio(record: RecordMoments, *, variance: float, n_trials: f
 
 
 def minimum_track_record_length(record: RecordMoments, benchmark: float = 0.0, *, level: float = 0.95) -> float:
-    """How many bars a record of this Sharpe ratio must have so that it is above `benchmark` at this level.
+    """The number of bars that would show this Sharpe ratio to be above `benchmark` at this level.
 
-    1 + (1 - g3 SR + (g4 - 1) / 4 SR^2) (Z(level) / (SR - SR*))^2; infinite where it is not above the benchmark; NaN as
-    `probabilistic_sharpe_ratio`. Raises UserError for a level outside 0.5 to 1.
+    1 + (1 - g3 SR + (g4 - 1) / 4 SR^2) (Z(level) / (SR - SR*))^2; infinite if SR is not above the benchmark; NaN as
+    for `probabilistic_sharpe_ratio`. Raises UserError for a level outside 0.5 to 1.
     Source: Bailey and López de Prado 2012, "Track Record Length".
     """
     if not 0.5 < level < 1:
@@ -166,7 +166,7 @@ def effective_trials(returns: FloatArray, n_trials: int | None = None) -> float:
     """About how many independent trials the correlated ones are worth: r + (1 - r) N, between 1 and N.
 
     r: the mean correlation between two different columns of returns (T, N), at least 0; columns that do not vary are
-    left out. n_trials: N where not all trials have returns; None: as many as have. NaN for fewer than 2 columns.
+    left out. n_trials: N, if not all trials have returns; None: the number of columns. NaN for fewer than 2 columns.
     Raises UserError where a return is missing or not finite.
     Source: Bailey and López de Prado 2014, appendix A.3.
     """
@@ -175,7 +175,7 @@ def effective_trials(returns: FloatArray, n_trials: int | None = None) -> float:
     n = values.shape[1]
     if n < 2:
         return math.nan
-    # Of standardized columns, the sum of all correlations is the mean square of the rows' sums; N of these are of a
+    # For standardized columns, the sum of all correlations is the mean square of the rows' sums; N of them are of a
     # column with itself.
     weights = 1 / values.std(axis=0)
     row_sums = values @ weights - float(values.mean(axis=0) @ weights)
@@ -187,19 +187,19 @@ def effective_trials(returns: FloatArray, n_trials: int | None = None) -> float:
 def probability_of_backtest_overfitting(returns: FloatArray, *, n_blocks: int = BLOCKS) -> Overfitting:
     """How often the trial that is best in one half of the bars is at most the median trial in the other half.
 
-    Combinatorially symmetric cross-validation: the bars are divided into blocks that follow one another, in sizes that
-    differ by one bar at most. Every half of the blocks in turn chooses the trial of the highest Sharpe ratio, and the
-    other half ranks it among all N: w = rank / (N + 1). The probability is the share of logits ln(w / (1 - w)) that
-    are 0 or below: about 0.5 for trials that are all noise, near 0 where one trial is better everywhere.
-    returns: (T, N), the same bars for all trials. n_blocks: an even number; as many as leave each 5 bars are taken.
-    Ties: equal Sharpe ratios share the mean of their ranks, and of several best ones each counts in equal parts.
-    A trial whose returns do not vary in a half has the Sharpe ratio 0 there, as cash.
-    NaN for fewer than 2 trials, fewer than 20 bars, and trials that are all alike. Raises UserError for an odd
-    n_blocks or one below 4, and where a return is missing or not finite.
+    Combinatorially symmetric cross-validation: the bars are divided into consecutive blocks whose sizes differ by at
+    most one bar. Each half of the blocks chooses the trial with the highest Sharpe ratio, and the other half ranks it
+    among all N: w = rank / (N + 1). The probability is the share of logits ln(w / (1 - w)) that are 0 or below: about
+    0.5 if all trials are noise, near 0 if one trial is better everywhere.
+    returns: (T, N), the same bars for all trials. n_blocks: an even number, reduced so that each block has 5 bars.
+    Ties: equal Sharpe ratios share the mean of their ranks, and several best trials count in equal parts.
+    A trial whose returns do not vary in a half has the Sharpe ratio 0 there, like cash.
+    NaN for fewer than 2 trials, fewer than 20 bars, or identical trials. Raises UserError for an odd n_blocks or one
+    below 4, and if a return is missing or not finite.
     Source: Bailey, Borwein, López de Prado and Zhu 2017, the procedure of CSCV.
     """
     if n_blocks % 2 or n_blocks < _FEWEST_BLOCKS:
-        raise UserError(f"n_blocks must be an even number from {_FEWEST_BLOCKS} on, but got {n_blocks}.")
+        raise UserError(f"n_blocks must be an even number, at least {_FEWEST_BLOCKS}, but got {n_blocks}.")
     values = _finite(returns, 2)
     n_bars, n_trials = values.shape
     n_blocks = min(n_blocks, n_bars // _FEWEST_BARS // 2 * 2)
@@ -217,13 +217,13 @@ def probability_of_backtest_overfitting(returns: FloatArray, *, n_blocks: int = 
 
 
 class _BlockSums(NamedTuple):
-    """Of each block of bars: how many, (S,); of each trial and block, the sums of returns and of squares, (S, N)."""
+    """The number of bars of each block, (S,); the sums of returns and of their squares per block and trial, (S, N)."""
 
     bars: FloatArray
     sums: FloatArray
     squares: FloatArray
     least: FloatArray
-    """(N,): a sum of squared deviations below is a rounding error."""
+    """(N,): a smaller sum of squared deviations is a rounding error."""
 
     @classmethod
     def of(cls, values: FloatArray, n_blocks: int) -> "_BlockSums":
@@ -236,7 +236,7 @@ class _BlockSums(NamedTuple):
         )
 
     def sharpes(self, taken: FloatArray) -> FloatArray:
-        """Sharpe ratios (C, N) in the union of some blocks: `taken` is (C, S), 1 for those that are."""
+        """Sharpe ratios (C, N) over the chosen blocks: `taken` is (C, S), 1 for a chosen block."""
         bars = (taken @ self.bars)[:, None]
         sums = taken @ self.sums
         deviations = taken @ self.squares - sums**2 / bars
@@ -246,7 +246,7 @@ class _BlockSums(NamedTuple):
 
 
 def _halves(n_blocks: int) -> FloatArray:
-    """Every way to take half of the blocks, (C, S), 1 for those that are taken."""
+    """Every way to choose half of the blocks, (C, S), 1 for a chosen block."""
     taken = np.array(list(combinations(range(n_blocks), n_blocks // 2)))
     halves = np.zeros((len(taken), n_blocks))
     np.put_along_axis(halves, taken, 1.0, axis=1)
@@ -254,7 +254,7 @@ def _halves(n_blocks: int) -> FloatArray:
 
 
 def _logits_of(inside: FloatArray, outside: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Of each split, (C,): the logit of the best inside, and whether it is 0 or below; means where several are best."""
+    """For each split, (C,): the logit of the best trial inside, and whether it is 0 or below; ties are averaged."""
     n_trials = inside.shape[1]
     best = inside == inside.max(axis=1, keepdims=True)
     rows, columns = np.nonzero(best)
@@ -269,12 +269,12 @@ def _logits_of(inside: FloatArray, outside: FloatArray) -> tuple[FloatArray, Flo
 
 
 def _spread(record: RecordMoments) -> float:
-    """T - 1 times the variance of the Sharpe ratio; NaN where the returns do not vary."""
+    """T - 1 times the variance of the Sharpe ratio; NaN if the returns do not vary."""
     return 1 - record.skewness * record.sharpe + (record.kurtosis - 1) / 4 * record.sharpe**2
 
 
 def _varies(values: FloatArray) -> NDArray[np.bool_]:
-    """Of each column of (T, N), whether its returns differ by more than rounding errors."""
+    """For each column of (T, N), whether its returns differ by more than rounding errors."""
     largest = np.maximum(np.abs(values).max(axis=0), _ROUNDING)
     return np.asarray(values.std(axis=0, ddof=1) > _ROUNDING * largest)
 
@@ -287,5 +287,5 @@ def _finite(returns: FloatArray, n_axes: int) -> FloatArray:
     if not (finite := np.isfinite(values)).all():
         where = tuple(int(each) for each in np.argwhere(~finite)[0])
         at = f"bar {where[0]}" + (f" of trial {where[1]}" if n_axes == 2 else "")
-        raise UserError(f"Returns must be finite numbers, but that of {at} is {values[where]}; leave such trials out.")
+        raise UserError(f"Returns must be finite numbers, but {at} has {values[where]}; leave such trials out.")
     return values

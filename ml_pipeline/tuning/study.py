@@ -1,4 +1,4 @@
-"""The Optuna study that an order means: made or loaded, with its storage, sampler, pruner and identity."""
+"""Creates or loads the Optuna study of an order, with its storage, sampler, pruner and identity."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,11 +17,11 @@ from ml_pipeline.tuning.storage.open_storage import open_storage
 from ml_pipeline.tuning.study_files import identity_of
 
 LENGTHS = ("total_timesteps", "iterations")
-"""Settings that say how long a run is."""
+"""Settings of a run's length."""
 
 
 def space_of(order: TuneOrder) -> Space:
-    """The search space that is named, or the usual one of what is learned. Raises UserError as `read_space`."""
+    """The search space of the order, by default the built-in one for its task. Raises UserError as `read_space`."""
     usual = "trading" if order.base.get("env_id") is None else "ppo"
     return read_space(order.tune.space or usual)
 
@@ -41,12 +41,12 @@ def make_study(
     stopped: Callable[[], bool],
     version: str,
 ) -> optuna.Study:
-    """The study, made where there is none of this name, and checked to be the same where there is.
+    """Create the study, or load it if it exists and was started with the same definition.
 
     version: of this program.
-    Raises UserError where the storage, the sampler or the pruner cannot be used, or the study is another one.
+    Raises UserError if the storage, sampler or pruner cannot be used, or the existing study has another definition.
     """
-    from ml_pipeline.runs.tasks import make_task  # with all that a task needs: workers go without
+    from ml_pipeline.runs.tasks import make_task  # loads all that tasks need, which workers do not need here
     from ml_pipeline.tuning.study_identity import join_study, study_identity
 
     if folder.is_dir():
@@ -75,7 +75,7 @@ def make_study(
 
 
 def with_length_of_study(study: optuna.Study, base: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
-    """The settings with the length of the study's runs, and the other number of steps that they named, if any."""
+    """The settings with the study's own run length, and the number of steps in `base` if it differs."""
     stored = identity_of(study).get("base settings", {})
     length = {name: stored[name] for name in LENGTHS if name in stored}
     same = {**{name: value for name, value in base.items() if name not in LENGTHS}, **length}
@@ -86,7 +86,7 @@ def with_length_of_study(study: optuna.Study, base: Mapping[str, Any]) -> tuple[
 def load_study(
     order: TuneOrder, folder: Path, space: Space, *, say: Callable[[str], None], stopped: Callable[[], bool]
 ) -> optuna.Study:
-    """The study that `make_study` made, in a worker. stopped: whether to wait no longer for a storage that is away."""
+    """Load, in a worker, the study that `make_study` created. stopped: whether to give up on an unavailable storage."""
     return _study(order, folder, space, say=say, stopped=stopped, wait=True)
 
 
@@ -100,7 +100,7 @@ def _study(
     wait: bool = False,
 ) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    from ml_pipeline.tuning.trials.trial_run import report_interval  # with torch
+    from ml_pipeline.tuning.trials.trial_run import report_interval  # loads torch
 
     base = layered(order.base, order.objective.settings)
     seed = int(base.get("seed") or 0)

@@ -1,4 +1,4 @@
-"""A study's folder and its trials, which are run folders in it: what files are called, and what became of a trial."""
+"""The files of a study's folder, its trials' run folders, and the outcome of a trial."""
 
 import json
 import os
@@ -18,30 +18,29 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 STUDY_FILE = "study.json"
-"""How far the study is; rewritten whole, and read by the dashboard without Optuna."""
+"""Progress of the study; replaced atomically, and read by the dashboard without Optuna."""
 JOURNAL_FILE = "journal.log"
-"""Optuna's storage, where no other one is named."""
+"""Optuna's storage, unless --storage names another one."""
 N_TRIALS_ATTRIBUTE = "n_trials"
-"""Of the Optuna study: how many finished trials it was last asked to have."""
+"""Attribute of the Optuna study: the number of finished trials that `tune` was last given."""
 REPORT_FILE = "report.html"
 HEARTBEAT_FILE = "heartbeat"
-"""In a trial's folder: touched every few seconds by the process that works on the trial."""
+"""In a trial's folder: touched every few seconds by the process that runs the trial."""
 RETURNS_FILE = "validation_returns.npz"
-"""In a trial's folder: what its best checkpoint earned on the validation split, bar by bar."""
+"""In a trial's folder: the returns of its best checkpoint on the validation split, bar by bar."""
 FOLDERS_ATTRIBUTE = "folders"
-"""Of a trial: the names of its run folders, one for each seed or fold."""
+"""Attribute of a trial: the names of its run folders, one per seed or fold."""
 IDENTITY_ATTRIBUTE = "identity"
-"""Of the Optuna study: what makes it the same study."""
+"""Attribute of the Optuna study: its definition, see `study_identity`."""
 FEATURE_WARNINGS = "feature warnings"
-"""In the identity: sentences about features that may see ahead. Trials with features of their own have an attribute of
-this name."""
+"""In the identity: sentences about features that may see ahead. Trials that search features have the same attribute."""
 _MOST_BYTES = 50_000_000
 _MOST_WARNINGS, _LONGEST_WARNING = 20, 500
 _TRIAL = re.compile(r"trial-\d{4,}(-|$)", re.ASCII)
 
 
 def trial_folder(study: Path, number: int, unit: str = "") -> Path:
-    """The run folder of a trial; unit: which one of several, such as "seed-1" or "fold-2".
+    """The run folder of a trial; unit: one of several runs, such as "seed-1" or "fold-2".
 
     >>> trial_folder(Path("study"), 7, "seed-1").as_posix()
     'study/trial-0007-seed-1'
@@ -50,7 +49,7 @@ def trial_folder(study: Path, number: int, unit: str = "") -> Path:
 
 
 def is_trial(folder: Path) -> bool:
-    """Whether a folder is named as a trial's is.
+    """Whether a folder has the name of a trial's folder.
 
     >>> is_trial(Path("study/trial-0007-seed-1")), is_trial(Path("trial-run"))
     (True, False)
@@ -59,14 +58,14 @@ def is_trial(folder: Path) -> bool:
 
 
 TrialKind = Literal["complete", "pruned", "failed", "impossible", "stopped", "void", "running", "waiting"]
-"""impossible: its settings do not fit together. stopped: by a request; a later trial goes on with it. void: others were
-quicker, and it never began."""
+"""impossible: its settings do not fit together. stopped: by a request; a later trial continues it. void: it never ran,
+because other processes were quicker."""
 STOPPED = "stopped"
-"""Reason of a trial that a stop request ended, and that is queued again."""
+"""Reason of a trial that was stopped by a request and queued again."""
 
 
 def kind_of(trial: "FrozenTrial") -> TrialKind:
-    """What became of a trial."""
+    """The outcome of a trial."""
     told, state = trial.user_attrs, trial.state.name
     if told.get("void") or told.get("impossible"):
         return "void" if told.get("void") else "impossible"
@@ -76,17 +75,17 @@ def kind_of(trial: "FrozenTrial") -> TrialKind:
 
 
 def is_try(trial: "FrozenTrial") -> bool:
-    """Whether it is a try of its own: one that trained an earlier trial further is none."""
+    """False if the trial continues an earlier one; it then does not count as an attempt."""
     return trial.user_attrs.get("continues") is None
 
 
 def n_finished(trials: "Sequence[FrozenTrial]") -> int:
-    """How many count towards the number that was asked for: tries that were scored, or pruned while training."""
+    """The number of trials that count towards --n-trials: complete or pruned, and not a continuation."""
     return sum(kind_of(trial) in {"complete", "pruned"} and is_try(trial) for trial in trials)
 
 
 def is_running_study(folder: Path) -> bool:
-    """Whether study.json says that trials are being run, and its writer is not known to be gone."""
+    """Whether study.json says "running", and its writer is not known to have ended."""
     try:
         told = json.loads(read_regular(folder / STUDY_FILE, most_bytes=_MOST_BYTES))
         return told["state"] == "running" and is_alive(identity_from(**told["writer"])) is not False
@@ -100,9 +99,9 @@ def is_study_folder(folder: Path) -> bool:
 
 
 def named_folders(study: Path, attributes: Mapping[str, Any]) -> list[Path]:
-    """The run folders that a trial's attributes name; none: it has not begun.
+    """The run folders that a trial's attributes name; none if it has not begun.
 
-    Raises UserError where one is not in the study's folder: a storage is written by others, too.
+    Raises UserError if one is outside the study's folder: other programs can write the storage too.
     """
     named = attributes.get(FOLDERS_ATTRIBUTE) or []
     folders = [path_inside(study, name) for name in named] if isinstance(named, list | tuple) else [None]
@@ -110,13 +109,13 @@ def named_folders(study: Path, attributes: Mapping[str, Any]) -> list[Path]:
     if len(found) < len(folders):
         raise UserError(
             f"A trial's run folders must lie in the study's folder {study}, but the storage names "
-            f"{excerpt(repr(named), 100)}, which is no folder in the study; begin another study."
+            f"{excerpt(repr(named), 100)}, which is not in it; start another study."
         )
     return found
 
 
 def known_folders(study: Path, attributes: Mapping[str, Any]) -> list[Path]:
-    """As `named_folders`; none also where the names lead elsewhere."""
+    """As `named_folders`, but none if a name leads outside the study's folder."""
     try:
         return named_folders(study, attributes)
     except UserError:
@@ -124,7 +123,7 @@ def known_folders(study: Path, attributes: Mapping[str, Any]) -> list[Path]:
 
 
 def identity_of(study: "optuna.Study") -> Mapping[str, Any]:
-    """What makes it the same study; empty where another program made it."""
+    """The study's definition, see `study_identity`; empty if another program created the study."""
     identity = study.user_attrs.get(IDENTITY_ATTRIBUTE)
     return identity if isinstance(identity, dict) else {}
 
@@ -138,15 +137,15 @@ def feature_warnings(study: "optuna.Study") -> tuple[str, ...]:
 
 
 def warnings_in_words(warnings: Sequence[str]) -> tuple[str, ...]:
-    """The warnings as a user reads them, each with what it means.
+    """The warnings for the user, each with its consequence.
 
     >>> warnings_in_words(["up has a rank correlation of 0.29"])[0]
-    'A feature may see ahead, and then no figure holds: up has a rank correlation of 0.29'
+    'A feature may see ahead, which would make every figure wrong: up has a rank correlation of 0.29'
     """
-    return tuple(f"A feature may see ahead, and then no figure holds: {each}" for each in warnings)
+    return tuple(f"A feature may see ahead, which would make every figure wrong: {each}" for each in warnings)
 
 
 def require_optuna() -> None:
-    """Raise UserError, with the command that installs it, unless Optuna is there: it is an extra."""
+    """Raise UserError, with the install command, if Optuna is missing: it is an extra."""
     if find_spec("optuna") is None:
         raise UserError(f"Tuning needs Optuna, which is not installed; {install_extra('tune')}")

@@ -1,6 +1,6 @@
-"""What makes a study the same study: its space, objective, task, data and settings. Joining with others is refused.
+"""The definition of a study: its space, objective, task, data and settings. A process with another one cannot join.
 
-Trials of other data or another objective are not comparable: the best of them would be the best of nothing.
+Trials on other data or with another objective are not comparable, so a best one among them would mean nothing.
 """
 
 import json
@@ -25,7 +25,7 @@ _MAY_DIFFER = frozenset(
         *OF_LAUNCH,
     }
 )
-"""Settings that change no result, or where things lie: they may differ between machines. Data are compared by their
+"""Settings that may differ between machines: those that change no result, and paths. Data are compared by their
 fingerprint."""
 _VERSION = "package version"
 _MOST_DIFFERENCES = 6
@@ -33,7 +33,7 @@ _MOST_CHARACTERS = 120
 
 
 class _Missing(str):
-    """What is said in place of a value that is not there."""
+    """The text shown in place of a missing value."""
 
     __slots__ = ()
 
@@ -44,11 +44,11 @@ _ABSENT, _DEFAULT = _Missing("absent"), _Missing("its default")
 def study_identity(
     *, space: Mapping[str, Any], objective: Mapping[str, Any], task: Task, base: Mapping[str, Any], version: str
 ) -> dict[str, Any]:
-    """What a study is, as JSON. space: `Space.described()`. task: as made from the settings. base: the flat settings
-    that trials share; those at their defaults do not count, so that a later version may have more of them.
+    """The study's definition as JSON. space: `Space.described()`. task: made from the settings. base: the flat settings
+    that trials share; those at their defaults are left out, so that a later version may add settings.
     version: of this program.
 
-    Raises UserError where a base setting is out of range.
+    Raises UserError if a base setting is out of range.
     """
     defaults = _flat(train_config({name: base[name] for name in ("algorithm",) if name in base}))
     effective = _flat(train_config(base))
@@ -64,9 +64,9 @@ def study_identity(
 
 
 def warnings_of_task(task: Task) -> tuple[str, ...]:
-    """Sentences about features that may hold later bars, also of those that the user accepted.
+    """Sentences about features that may use later bars, including those that the user accepted.
 
-    Raises UserError about a feature that does.
+    Raises UserError if a feature does use them.
     """
     if not isinstance(task, TradingTask):
         return ()
@@ -76,42 +76,42 @@ def warnings_of_task(task: Task) -> tuple[str, ...]:
 def _warnings_unless_refused(task: Task) -> list[str]:
     try:
         return list(warnings_of_task(task))
-    except UserError:  # which each run says by itself; and a space may give its trials other features
+    except UserError:  # each run reports it, and a space may give its trials other features
         return []
 
 
 def join_study(study: "optuna.Study", identity: Mapping[str, Any]) -> list[str]:
-    """Make sure that a study is this one; a new study becomes it. Returns sentences for the user.
+    """Check that a study has this identity; a new study is given it. Returns sentences for the user.
 
-    Raises UserError, which says what differs, where it is another one.
+    Raises UserError, with the differences, if the study has another one.
     """
     stored = study.user_attrs.get(IDENTITY_ATTRIBUTE)
     if stored is None:
         study.set_user_attr(IDENTITY_ATTRIBUTE, dict(identity))
-        stored = study.user_attrs[IDENTITY_ATTRIBUTE]  # another process may have been quicker, with another one
+        stored = study.user_attrs[IDENTITY_ATTRIBUTE]  # another process may have written its own first
     warnings = dict.fromkeys([*stored.get(FEATURE_WARNINGS, []), *identity.get(FEATURE_WARNINGS, [])])
     found = differences(stored, identity)
     if found:
         more = f"; and {len(found) - _MOST_DIFFERENCES} more" if len(found) > _MOST_DIFFERENCES else ""
         raise UserError(
-            f"The study {study.study_name} is another one: {'; '.join(found[:_MOST_DIFFERENCES])}{more}. Give what it "
-            "was begun with, or choose another --study-name."
+            f"The study {study.study_name} was started differently: {'; '.join(found[:_MOST_DIFFERENCES])}{more}. Use "
+            "the same again, or choose another --study-name."
         )
-    if len(warnings) > len(stored.get(FEATURE_WARNINGS, [])):  # of a test that an earlier version did not have
+    if len(warnings) > len(stored.get(FEATURE_WARNINGS, [])):  # from a check that an earlier version lacked
         study.set_user_attr(IDENTITY_ATTRIBUTE, {**stored, FEATURE_WARNINGS: list(warnings)})
     there, here = stored.get(_VERSION), identity.get(_VERSION)
     if there == here:
         return []
     return [
-        f"The study {study.study_name} was begun with version {there} of this program, and this is {here}: where the "
+        f"The study {study.study_name} was started with version {there} of this program, and this is {here}: if the "
         "versions train differently, its trials are not quite comparable."
     ]
 
 
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What differs between two identities, each as `name: value there, value here`.
+    """The differences between two identities, each as `name: value there, value here`.
 
-    The version does not count, nor do warnings about features, which follow from the data and the version.
+    The version is not compared, nor are warnings about features, which follow from the data and the version.
 
     >>> differences({"space": {"gamma": {"log": [1e-5, 0.01]}}}, {"space": {"gamma": {"log": [1e-4, 0.01]}}})
     ['gamma: log 1e-05..0.01 there, log 0.0001..0.01 here']
@@ -129,7 +129,7 @@ def _flat(config: TrainConfig) -> dict[str, Any]:
 
 
 def _plain(values: Any) -> Any:
-    """As JSON gives it back: tuples are lists, keys are texts, and what JSON does not know is its text."""
+    """The values after a round trip through JSON: tuples become lists, keys and unknown types become strings."""
     return json.loads(json.dumps(values, default=str))
 
 
@@ -146,7 +146,7 @@ def _differences(name: str, there: Any, here: Any, missing: _Missing, *, top: bo
 
 
 def _is_range(values: Mapping[str, Any]) -> bool:
-    """Whether a mapping says how one setting is searched, such as {"int": [1, 20], "log": True}."""
+    """Whether a mapping is the distribution of one setting, such as {"int": [1, 20], "log": True}."""
     return isinstance(next(iter(values.values()), None), list)
 
 
@@ -157,7 +157,7 @@ def _shown(value: Any) -> str:
 
 
 def _shown_part(name: str, part: Any) -> str:
-    """Of a range, as a sentence has it.
+    """A part of a range for a sentence.
 
     >>> _shown_part("int", [1, 20]), _shown_part("log", True), _shown_part("choice", ["tanh", "relu", "elu"])
     ('int 1..20', 'log', 'choice tanh, relu, elu')

@@ -1,10 +1,10 @@
-"""Whether the best trial of a study is more than the luckiest one: its statistics, and what they say in words.
+"""Statistics and a verdict in words: is the best trial of a study more than the luckiest one?
 
-The formulas are in `selection`; here is decided what is counted, and `finished_trials` reads it from the study. Every
-finished trial was tried, pruned ones and those that never traded included, so all count as trials. Each trial in turn
-is the best of the checkpoints that were scored in it, which the trials' Sharpe ratios do not show. So the deflated
-Sharpe ratio is computed twice, once against the luckiest of all trials and once against the luckiest of all
-checkpoints, and the lower one is the verdict's.
+The formulas are in `selection`; this module decides what counts, and `finished_trials` reads it from the study. Every
+finished trial was an attempt, including pruned ones and those that never traded, so all count as trials. Each trial in
+turn is the best of its scored checkpoints, which the trials' Sharpe ratios do not show. So the deflated Sharpe ratio is
+computed twice, against the luckiest of all trials and against the luckiest of all checkpoints, and the verdict uses the
+lower one.
 """
 
 import math
@@ -39,20 +39,20 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 LEVEL = 0.95
-"""Of evidence: a deflated Sharpe ratio below says nothing. The luckiest of noise trials reaches 0.5 on average."""
+"""Smallest deflated Sharpe ratio that is evidence. The luckiest of noise trials reaches 0.5 on average."""
 
-NEEDS_TWO = "it needs returns that vary, of the winner and of another trial"
-"""What a deflated Sharpe ratio needs."""
+NEEDS_TWO = "the winner and at least one other trial need returns that vary"
+"""The condition for a deflated Sharpe ratio."""
 
 Evidence = Literal["evidence", "no evidence"]
 
 
 @dataclass(frozen=True, eq=False)
 class JudgedTrial:
-    """A finished trial. value: its score, higher is better; None or not finite: none.
+    """A finished trial. value: its score, higher is better; None or not finite: no score.
 
-    returns: of its best checkpoint on validation data; None: there are none. folder: of the run that earned them.
-    n_checkpoints: how many were scored. complete: not pruned; only such a one can win.
+    returns: of its best checkpoint on validation data, if any. folder: of the run that earned them.
+    n_checkpoints: number of scored checkpoints. complete: not pruned; only a complete trial can win.
     """
 
     number: int
@@ -70,20 +70,20 @@ class JudgedTrial:
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """The winner of a study and its statistics; what is undefined is NaN. Sharpe ratios are annualized.
+    """The winner of a study and its statistics. Undefined figures are NaN; Sharpe ratios are annualized.
 
     winner: see `winner_of`.
-    evidence: "evidence" where `dsr` is at least 0.95.
+    evidence: "evidence" if `dsr` is at least 0.95.
     dsr: the deflated Sharpe ratio, the lower of the two below.
-    n_trials: finished trials. n_with_returns: of which so many have a Sharpe ratio. n_checkpoints: how many were scored
-    in all trials. n_effective: about how many independent trials they are worth. n_bars: of the winner's record.
+    n_trials: finished trials. n_with_returns: those with a Sharpe ratio. n_checkpoints: scored checkpoints of all
+    trials. n_effective: about how many independent trials they are worth. n_bars: bars of the winner's returns.
     sharpe: of the winner. sharpe_variance: of the trials' Sharpe ratios.
-    expected_maximum: the Sharpe ratio of the luckiest of n_trials noise trials that spread as these do.
-    dsr_of_trials: the deflated Sharpe ratio as Bailey and López de Prado have it, against that.
-    expected_maximum_of_checkpoints: of n_checkpoints tries of true Sharpe ratio 0 on so many bars, all independent.
-    dsr_of_checkpoints: the same against that.
+    expected_maximum: the expected Sharpe ratio of the luckiest of n_trials noise trials with the same spread.
+    dsr_of_trials: the deflated Sharpe ratio of Bailey and López de Prado, against expected_maximum.
+    expected_maximum_of_checkpoints: the same for n_checkpoints independent attempts of true Sharpe ratio 0 on n_bars.
+    dsr_of_checkpoints: the deflated Sharpe ratio against expected_maximum_of_checkpoints.
     pbo: the probability of backtest overfitting, from pbo_blocks blocks of bars. logits: of its test, one per split.
-    min_track_record: bars that a record as the winner's needs to be above 0 at 95 %, had it been the only one.
+    min_track_record: bars that would show the winner's Sharpe ratio above 0 at 95 %, if it were the only trial.
     """
 
     winner: JudgedTrial
@@ -107,16 +107,16 @@ class Judgement:
     logits: FloatArray
 
     def described(self) -> dict[str, Any]:
-        """The figures for a JSON file, with the winner's number and the sentences; None for what is undefined."""
+        """The figures for a JSON file, with the winner's number and the sentences; undefined figures are None."""
         figures = {name: value for name, value in vars(self).items() if name != "logits"}
         return {**without_nan(figures), "winner": self.winner.number, "sentences": list(self.sentences())}
 
     def sentences(self) -> tuple[str, ...]:
-        """The verdict and what it rests on, in words, the verdict first."""
+        """The verdict in words, then the figures behind it."""
         return (
             self._verdict(),
-            f"Trial {self.winner.number}, the best of {self.n_trials:,}, has a Sharpe ratio of {_number(self.sharpe)} "
-            f"a year on {self.n_bars:,} bars of validation data, after costs.",
+            f"Trial {self.winner.number}, the best of {self.n_trials:,}, has an annualized Sharpe ratio of "
+            f"{_number(self.sharpe)} on {self.n_bars:,} bars of validation data, after costs.",
             *self._about_deflation(),
             self._about_overfitting(),
             self._about_length(),
@@ -125,35 +125,35 @@ class Judgement:
 
     def _verdict(self) -> str:
         if math.isnan(self.dsr):
-            return "No evidence: the winner's returns do not allow a deflated Sharpe ratio."
+            return "No evidence: the deflated Sharpe ratio of the winner is undefined."
         if self.evidence == "evidence":
-            return "Evidence: the winner did better on validation data than luck explains, given all that was tried."
+            return "Evidence: the winner did better on validation data than luck explains, counting all attempts."
         if self.dsr < 0.5:
-            return "No evidence: the winner did no better than the luckiest of so many trials without skill."
+            return "No evidence: the winner did no better than the luckiest of as many trials without skill."
         return (
-            "No evidence: the winner did better than the luckiest of so many trials without skill, but not by enough."
+            "No evidence: the winner did better than the luckiest of as many trials without skill, but not by enough."
         )
 
     def _about_deflation(self) -> tuple[str, ...]:
         if math.isnan(self.dsr):
-            return (f"Deflated Sharpe ratio: there is none; {NEEDS_TWO}.",)
+            return (f"Deflated Sharpe ratio: undefined; {NEEDS_TWO}.",)
         return (
             f"The luckiest of {self.n_trials:,} trials without any skill would be expected to reach "
             f"{_number(self.expected_maximum)}; the luckiest of all {self.n_checkpoints:,} checkpoints that were "
             f"scored, {_number(self.expected_maximum_of_checkpoints)}.",
-            f"Deflated Sharpe ratio: {_number(self.dsr)}, the lower of {_number(self.dsr_of_trials)} for the best of "
-            f"so many trials and {_number(self.dsr_of_checkpoints)} for the best of so many checkpoints. Evidence "
-            f"begins at {LEVEL:g}; the luckiest of trials without skill has about 0.5.",
+            f"Deflated Sharpe ratio: {_number(self.dsr)}, the lower of {_number(self.dsr_of_trials)} counting trials "
+            f"and {_number(self.dsr_of_checkpoints)} counting checkpoints. At least {LEVEL:g} is evidence; the "
+            "luckiest of trials without skill has about 0.5.",
         )
 
     def _about_overfitting(self) -> str:
         if math.isnan(self.pbo):
             return "Probability of backtest overfitting: undefined; it needs two trials that differ, and 20 bars."
         means = (
-            "which speaks against the choice: the trial that is best on some of the bars is mostly below average on "
-            "the others. Either the trials are much alike, or it was luck."
+            "which speaks against the winner: the trial that is best on half of the bars is mostly below average on "
+            "the other half. Either the trials are much alike, or the winner was lucky."
             if self.pbo > 0.5
-            else "the share of ways to halve the bars in which the best of one half is at most average in the other."
+            else "the share of splits in halves in which the best of one half is average or worse in the other."
         )
         return f"Probability of backtest overfitting: {_number(self.pbo)}, {means}"
 
@@ -161,10 +161,10 @@ class Judgement:
         if math.isnan(self.min_track_record):
             return "Minimum track record length: undefined."
         if math.isinf(self.min_track_record):
-            return "Minimum track record length: none suffices, since the Sharpe ratio is not above 0."
+            return "Minimum track record length: no length suffices, because the Sharpe ratio is not above 0."
         return (
-            f"Minimum track record length: {math.ceil(self.min_track_record):,} bars would show such a Sharpe ratio to "
-            f"be above 0 at {LEVEL:.0%}, had it been the only trial; there are {self.n_bars:,}."
+            f"Minimum track record length: {math.ceil(self.min_track_record):,} bars would show this Sharpe ratio to "
+            f"be above 0 at {LEVEL:.0%}, if it were the only trial; there are {self.n_bars:,}."
         )
 
     def _about_correlation(self) -> tuple[str, ...]:
@@ -177,10 +177,10 @@ class Judgement:
 
 
 def judge(trials: Sequence[JudgedTrial], *, n_blocks: int = BLOCKS) -> Judgement | None:
-    """The judgement of a study's finished trials; None where none has returns, or none is complete with a value.
+    """The judgement of a study's finished trials; None if no trial has returns, or none is complete with a value.
 
-    The variance of Sharpe ratios is that of the trials that have one; all count as tried. CSCV and the number of
-    independent trials take the bars that all records share. n_blocks: of CSCV, at most.
+    The variance of Sharpe ratios is over the trials that have one; all trials count as attempts. CSCV and the number of
+    independent trials use the bars that all trials share. n_blocks: of CSCV, at most.
     """
     winner = winner_of(trials)
     records = {trial.number: trial.returns for trial in trials if trial.returns is not None}
@@ -194,7 +194,7 @@ def judge(trials: Sequence[JudgedTrial], *, n_blocks: int = BLOCKS) -> Judgement
     by_luck = {"variance": 0.0 if n_trials == 1 else variance, "n_trials": n_trials}
     of_all = {"variance": null_variance(own.n_bars), "n_trials": n_checkpoints}
     dsrs = [deflated_sharpe_ratio(own, **counted) for counted in (by_luck, of_all)]
-    dsr = float(np.min(dsrs))  # NaN where one is
+    dsr = float(np.min(dsrs))  # NaN if one of them is
     record = records.get(winner.number, next(iter(records.values())))
     year = record.periods_per_year
     together = side_by_side(records)
@@ -223,9 +223,9 @@ def judge(trials: Sequence[JudgedTrial], *, n_blocks: int = BLOCKS) -> Judgement
 
 
 def winner_of(trials: Sequence[JudgedTrial]) -> JudgedTrial | None:
-    """The complete trial of the highest value, of equal ones the earliest.
+    """The complete trial with the highest value; the earliest one of a tie.
 
-    None if no trial has a finite value, and if the best one never traded: `why_no_winner` says so.
+    None if no trial has a finite value, or if the best one never traded: see `why_no_winner`.
     """
     best = _best(trials)
     return None if best is None or best.never_traded else best
@@ -237,7 +237,7 @@ def why_no_winner(trials: Sequence[JudgedTrial]) -> str | None:
     if best is None or not best.never_traded:
         return None
     others = [each for each in trials if each.complete and not each.never_traded]
-    told = "and every trial that traded did worse" if others else "and nor did any other trial"
+    told = "and every trial that traded did worse" if others else "and neither did any other trial"
     return (
         f"There is no winner: trial {best.number} has the highest value, {best.value:g}, but it never traded on the "
         f"validation data, {told}. Train for longer, or search other settings, features or costs."
@@ -253,7 +253,7 @@ _UNDEFINED = Overfitting(math.nan, np.empty(0), 0)
 
 
 def side_by_side(records: Mapping[int, ValidationReturns]) -> FloatArray:
-    """The returns of all records (T, N) at the times that all of them have."""
+    """The returns of all records (T, N) at the times that they share."""
     first, *others = records.values()
     if all(np.array_equal(each.time, first.time) for each in others):
         return np.column_stack([each.returns for each in records.values()])
@@ -269,11 +269,11 @@ _FOLD = re.compile(r"-fold-\d+$")
 
 
 def finished_trials(study: "Study", study_folder: Path) -> list[JudgedTrial]:
-    """Complete and pruned trials by number, without those that never began: impossible and void ones.
+    """Complete and pruned trials by number, without those that never began (impossible and void ones).
 
-    A trial that continues another one takes its place. Of several seeds, the returns are those of the run with the
-    median Sharpe ratio (of two in the middle, the lower); of several folds, those of all, one after another.
-    Raises UserError where a file of returns cannot be read.
+    A trial that continues another one replaces it. With several seeds, the returns are those of the run with the
+    median Sharpe ratio (the lower of two in the middle); with several folds, those of all folds in order.
+    Raises UserError if a file of returns cannot be read.
     """
     finished = [trial for trial in study.get_trials(deepcopy=False) if kind_of(trial) in {"complete", "pruned"}]
     continued = {trial.user_attrs.get("continues") for trial in finished}
@@ -296,7 +296,7 @@ def _judged(trial: "FrozenTrial", study_folder: Path) -> JudgedTrial:
 
 
 def _one_record(records: Sequence[tuple[Path, ValidationReturns]]) -> tuple[Path, ValidationReturns]:
-    """The record that stands for a trial, and the folder of its run: of folds, that of the latest."""
+    """The returns that represent a trial, and the folder of their run; with folds, the folder of the latest."""
     if len(records) > 1 and all(_FOLD.search(folder.name) for folder, _ in records):
         in_order = sorted(records, key=lambda each: each[1].time[:1].tolist())
         return in_order[-1][0], _one_after_another([record for _, record in in_order])
@@ -305,12 +305,12 @@ def _one_record(records: Sequence[tuple[Path, ValidationReturns]]) -> tuple[Path
 
 
 def _or_cash(sharpe: float) -> float:
-    """A run that never traded has no Sharpe ratio, and is worth as much as cash."""
+    """The Sharpe ratio for ranking: a run that never traded has none and ranks as cash, 0."""
     return 0.0 if math.isnan(sharpe) else sharpe
 
 
 def _one_after_another(records: Sequence[ValidationReturns]) -> ValidationReturns:
-    """The records joined; a time that two of them have is taken from the first."""
+    """The records joined in order; if two have the same time, the first one counts."""
     times, rows = np.unique(np.concatenate([each.time for each in records]), return_index=True)
     returns = np.concatenate([each.returns for each in records])[rows]
     return ValidationReturns(times, returns, records[0].periods_per_year)

@@ -107,10 +107,10 @@ def test_files_of_bid_and_ask_in_a_data_folder_are_one_symbol(tmp_path):
         ((*CARTPOLE, "--n-trails", "5"), 'Did you mean "--n-trials"'),
         ((*CARTPOLE, "--checkpoint-dir", "x"), "--checkpoint-dir is the folder of one run"),
         ((*CARTPOLE, "--gpu", "0", "--device", "cpu"), "--gpu names a GPU, but --device is cpu"),
-        ((*CARTPOLE, "--n-envs", "9", "--max-concurrent-envs", "8"), "--max-concurrent-envs lets 8 run at once"),
+        ((*CARTPOLE, "--n-envs", "9", "--max-concurrent-envs", "8"), "--max-concurrent-envs allows 8 at once"),
         (
             (*CARTPOLE, "--n-envs", "2", "--n-processes", "2", "--launcher", "ray"),
-            "^The processes of a trial run on the machine of its worker, .* but --launcher is ray; leave it out",
+            "^The processes of a trial run on its worker's machine, .* but --launcher is ray; leave it out",
         ),
         (
             (*CARTPOLE, "--launcher", "ray", "--max-restarts", "0"),

@@ -114,7 +114,7 @@ def test_a_winner_whose_record_says_nothing_is_no_evidence(lost):
     judged = judge([*trials, JudgedTrial(9, 99.0, None, returns)])
     assert (judged.winner.number, judged.evidence) == (9, "no evidence")
     assert math.isnan(judged.dsr)
-    assert "do not allow a deflated Sharpe ratio" in judged.sentences()[0]
+    assert "the deflated Sharpe ratio of the winner is undefined" in judged.sentences()[0]
     described = json.loads(json.dumps(judged.described(), allow_nan=False))
     assert (described["dsr"], described["winner"], described["min_track_record"]) == (None, 9, None)
 
@@ -176,7 +176,7 @@ def test_the_sentences_say_the_verdict_first_and_every_figure():
         assert "the best of 50" in text
         assert "all 350 checkpoints" in text
     lucky = next(each for each in (judge(trials_of(noise(seed, 50))) for seed in range(50)) if each.dsr > 0.6)
-    assert "better than the luckiest of so many trials without skill, but not by enough" in lucky.sentences()[0]
+    assert "better than the luckiest of as many trials without skill, but not by enough" in lucky.sentences()[0]
 
 
 # --- how often noise is taken for evidence, and skill found ---
@@ -231,7 +231,7 @@ def test_a_trial_that_never_traded_wins_nothing():
     assert winner_of([first, idle, second]) is judge([first, idle]) is None
     assert "trial 7 has the highest value, 0, but it never traded" in why_no_winner([first, idle, second])
     assert "every trial that traded did worse" in why_no_winner([first, idle, second])
-    assert "nor did any other trial" in why_no_winner([idle, _idle(first, number=8)])
+    assert "and neither did any other trial" in why_no_winner([idle, _idle(first, number=8)])
     assert (winner_of([first, second]), why_no_winner([first, second]), why_no_winner([])) == (second, None, None)
 
 
@@ -246,4 +246,4 @@ def test_no_figure_of_a_judgement_is_said_to_be_undefined():
     judged = judge([traded, _idle(traded, number=7)])
     assert math.isnan(judged.dsr)
     (sentence,) = [each for each in judged.sentences() if each.startswith("Deflated")]
-    assert sentence == f"Deflated Sharpe ratio: there is none; {NEEDS_TWO}."
+    assert sentence == f"Deflated Sharpe ratio: undefined; {NEEDS_TWO}."

@@ -144,10 +144,10 @@ def test_what_is_undefined_is_nan():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: moments_of(np.array([0.1, math.nan])), "Returns must be finite numbers, but that of bar 1 is nan"),
+        (lambda: moments_of(np.array([0.1, math.nan])), "Returns must be finite numbers, but bar 1 has nan"),
         (
             lambda: probability_of_backtest_overfitting(np.array([[0.0, 1.0], [math.inf, 0.0]])),
-            "that of bar 1 of trial 0 is inf; leave such trials out",
+            "bar 1 of trial 0 has inf; leave such trials out",
         ),
         (lambda: moments_of(np.zeros((3, 2))), r"Returns must be of shape \(bars,\), but got \(3, 2\)"),
         (lambda: sharpe_ratios(np.zeros(3)), r"Returns must be of shape \(bars, trials\), but got \(3,\)"),

@@ -78,9 +78,9 @@ def test_another_study_is_refused_and_what_differs_is_named(changed: dict[str, A
     join_study(study, _identity())
     with pytest.raises(UserError) as refused:
         join_study(study, _identity(**changed))
-    assert str(refused.value).startswith("The study mine is another one: ")
+    assert str(refused.value).startswith("The study mine was started differently: ")
     assert difference in str(refused.value)
-    assert str(refused.value).endswith("Give what it was begun with, or choose another --study-name.")
+    assert str(refused.value).endswith("Use the same again, or choose another --study-name.")
 
 
 def test_a_space_as_it_is_read_is_the_same_space(tmp_path: Path) -> None:
@@ -117,14 +117,14 @@ def test_another_version_of_the_program_is_a_notice() -> None:
     study = optuna.create_study(study_name="mine")
     join_study(study, _identity())
     (notice,) = join_study(study, _identity(version="99.0"))
-    assert notice.startswith("The study mine was begun with version 1.0 of this program, and this is 99.0")
+    assert notice.startswith("The study mine was started with version 1.0 of this program, and this is 99.0")
 
 
 def test_of_many_differences_the_first_are_named() -> None:
     there = {"space": {f"setting_{i}": 1 for i in range(20)}}
     study = optuna.create_study()
     join_study(study, there)
-    with pytest.raises(UserError, match=r"setting_5: 1 there, absent here; and 14 more\. Give what"):
+    with pytest.raises(UserError, match=r"setting_5: 1 there, absent here; and 14 more\. Use the same"):
         join_study(study, {"space": {}})
     assert len(differences(there, {"space": {}})) == 20
 

@@ -1,4 +1,4 @@
-"""Command: list the deployed models, or the versions of one and how it was switched between them.
+"""Command: list the deployed models, or the versions of one model and its history.
 
 ml-pipeline models
 ml-pipeline models eurusd_5m --json
@@ -26,13 +26,13 @@ from ml_pipeline.monitoring.console import entry
 from ml_pipeline.tuning.promotion.model_store import ModelStore, Version, model_names, models_folder
 
 _SHORTENED, _LEAST = ("STUDY", "MODEL"), 8
-"""The columns that give way in a narrow window, this one first, and what is left of them."""
+"""The columns that are shortened in a narrow window, in this order, and their smallest width."""
 _STYLES = {"current": "green", "damaged": "red", "deleted": "red"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelsConfig:
-    """Which models are listed."""
+    """The models to list."""
 
     name: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")]
     """Name of the model whose versions are listed; none: all models."""
@@ -46,13 +46,13 @@ class ModelsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The groups of settings that flags can set."""
 
     models: ModelsConfig = field()
 
 
 def main(argv: list[str], *, prog: str = "models") -> int:
-    """Print the table; return 0. Exits with code 2, after one sentence, where there is no such model."""
+    """Print the table; return 0. Exits with code 2 and one sentence if there is no such model."""
     with entry(prog):
         asked = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["models"].sentence).models
         if len(asked.name) > 1:
@@ -64,7 +64,7 @@ def main(argv: list[str], *, prog: str = "models") -> int:
         if asked.json:
             print(json.dumps([model_as_json(store) for store in stores], indent=2, allow_nan=False))
         elif not stores:
-            print(f"No models in {shown_path(models)} yet; promote one by `ml-pipeline promote STUDY`.")
+            print(f"No models in {shown_path(models)} yet; promote one with `ml-pipeline promote STUDY`.")
         else:
             console = Console(highlight=False)
             width = console.width if console.is_terminal else None
@@ -75,7 +75,7 @@ def main(argv: list[str], *, prog: str = "models") -> int:
 
 
 class Rows(NamedTuple):
-    """A table: its titles, those of them whose cells are figures, and its cells."""
+    """A table: its column titles, the titles of numeric columns, and its cells."""
 
     titles: Sequence[str]
     figures: frozenset[str]
@@ -83,7 +83,7 @@ class Rows(NamedTuple):
 
 
 def _show(rows: Rows, console: Console, width: int | None) -> None:
-    """width: columns of the window, into which the names of studies are shortened; None, as for a pipe: all in full."""
+    """width: columns of the window, to which names of studies are shortened; None, as for a pipe: print all in full."""
     table = bare_table()
     for title, column_width in _widths(rows, width).items():
         justify = "right" if title in rows.figures else "left"
@@ -97,7 +97,7 @@ def _show(rows: Rows, console: Console, width: int | None) -> None:
 
 
 def _widths(rows: Rows, width: int | None) -> dict[str, int]:
-    """How wide each column is, in columns of the window."""
+    """The width of each column, in characters."""
     widths = {
         title: max(map(cell_len, [title, *cells])) for title, *cells in zip(rows.titles, *rows.cells, strict=True)
     }
@@ -136,18 +136,18 @@ def rows_of_versions(store: ModelStore) -> Rows:
 
 
 def switch_lines(store: ModelStore) -> list[str]:
-    """Every switch in a line, the latest last; of many the last ones."""
+    """One line per switch, the latest last; if there are many, only the last ones."""
     switches = store.history()
     lines = [f"{len(switches) - _MOST_SWITCHES:,} earlier switches"] if len(switches) > _MOST_SWITCHES else []
     for switch in switches[-_MOST_SWITCHES:]:
         before = "" if switch.before is None else f"v{switch.before} -> "
-        found = " (by hand, or by a process that was killed before it could say so)" if switch.action == "found" else ""
+        found = " (by hand, or by a process killed before it recorded the switch)" if switch.action == "found" else ""
         lines.append(f"{_minutes(switch.when)}  {switch.action}  {before}v{switch.after}{found}")
     return lines
 
 
 def model_as_json(store: ModelStore) -> dict[str, Any]:
-    """All that is known of a model, for scripts."""
+    """Everything about a model, for scripts."""
     current = store.current
     return {
         "name": store.name,

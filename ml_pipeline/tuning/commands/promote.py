@@ -1,4 +1,4 @@
-"""Command: deploy the best trial of a study, if it deserves to be deployed.
+"""Command: deploy the best trial of a study if it passes the checks.
 
 ml-pipeline promote eurusd_5m
 ml-pipeline promote eurusd_5m --watch
@@ -30,9 +30,9 @@ from ml_pipeline.tuning.study_files import require_optuna
 
 @dataclass(frozen=True, kw_only=True)
 class PromoteConfig:
-    """The trial to promote, and what it must achieve.
+    """The trial to promote, and the conditions it must meet.
 
-    Raises UserError where a value is out of range.
+    Raises UserError if a value is out of range.
     """
 
     study: tyro.conf.Positional[str]
@@ -84,15 +84,15 @@ class PromoteConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The groups of settings that flags can set."""
 
     promote: PromoteConfig = field()
 
 
 def main(argv: list[str], *, prog: str = "promote") -> int:
-    """Deploy, and say why; return 0, also where the trial is deployed already, and after --watch.
+    """Deploy and print why; return 0, also if the trial is already deployed, and after --watch.
 
-    Exits after one sentence: with code 1 where the trial does not deserve it, with 2 where something cannot be used.
+    Exits after one sentence: with code 1 if the trial fails the checks, with code 2 if something cannot be used.
     """
     with entry(prog):
         with exiting_at_once():

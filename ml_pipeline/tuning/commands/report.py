@@ -26,7 +26,7 @@ from ml_pipeline.tuning.study_files import require_optuna
 class ReportConfig:
     """The study to report on, and the use of its test split.
 
-    Raises UserError where a value is out of range, or two contradict each other.
+    Raises UserError if a value is out of range, or two contradict each other.
     """
 
     study: tyro.conf.Positional[str]
@@ -51,25 +51,25 @@ class ReportConfig:
         if self.n_trials is not None:
             check_count("n_trials", self.n_trials)
         if self.open_test_again and not self.open_test:
-            raise UserError("--open-test-again opens the test, but --no-open-test keeps it closed; leave out one.")
+            raise UserError("--open-test-again opens the test, but --no-open-test keeps it closed; leave one out.")
 
     @property
     def choice(self) -> Literal["once", "again", "never"]:
-        """As `see_test` takes it."""
+        """The value for `see_test`."""
         return "again" if self.open_test_again else "once" if self.open_test else "never"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The groups of settings that flags can set."""
 
     report: ReportConfig = field()
 
 
 def main(argv: list[str], *, prog: str = "report") -> int:
-    """Write the page, print what it says first and where it is; return 0.
+    """Write the page, print its verdict and its path; return 0.
 
-    Exits with code 2, after one sentence, where there is no such study or something cannot be used.
+    Exits with code 2 and one sentence if there is no such study or something cannot be used.
     """
     with entry(prog):
         with exiting_at_once():

@@ -1,4 +1,4 @@
-"""Command: return a deployed model to the version before it, or to one that is named.
+"""Command: return a deployed model to its previous version, or to a given one.
 
 ml-pipeline rollback eurusd_5m
 ml-pipeline rollback eurusd_5m --to v2
@@ -22,7 +22,7 @@ from ml_pipeline.tuning.promotion.model_store import ModelStore, models_folder
 class RollbackConfig:
     """The model, and the version to return to.
 
-    Raises UserError where `to` is no version.
+    Raises UserError if `to` is not a version.
     """
 
     name: tyro.conf.Positional[str]
@@ -41,13 +41,13 @@ class RollbackConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine:
-    """What the flags fill."""
+    """The groups of settings that flags can set."""
 
     rollback: RollbackConfig = field()
 
 
 def main(argv: list[str], *, prog: str = "rollback") -> int:
-    """Switch, and say so; return 0. Exits with code 2, after one sentence, where there is no such version."""
+    """Switch and print the new version; return 0. Exits with code 2 and one sentence if there is no such version."""
     with entry(prog):
         asked = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["rollback"].sentence).rollback
         store = ModelStore(models_folder(asked.models_dir), asked.name)

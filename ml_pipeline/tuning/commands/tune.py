@@ -1,4 +1,4 @@
-"""Command: search the settings of `train` by trials, several at once; the same command again goes on.
+"""Command: search the settings of `train` with trials, several at once; the same command again continues the study.
 
 ml-pipeline tune --study-name first --env-id CartPole-v1 --total-timesteps 20000 --n-trials 20
 ml-pipeline tune --study-name eurusd_5m --data-dir data/5m --timeframe 5m --n-envs 12 --n-trials 500 --n-jobs auto
@@ -39,8 +39,8 @@ PROG = "tune"
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
-    """Run the study until it has its trials: 0; 128 + the signal that stopped it; 1 where trials keep failing; 2, after
-    one sentence, where something given cannot be used or nothing can be saved."""
+    """Run the study until it has its trials, and return 0; 128 + the signal if a signal stopped it; 1 if trials keep
+    failing; 2, after one sentence, if a setting cannot be used or nothing can be saved."""
     with entry(prog):
         with exiting_at_once():
             order = parse_tune(argv, prog=prog, description=COMMANDS["tune"].sentence)
@@ -64,8 +64,8 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
                 raise
             _tell_end(run, order, folder)
         if not has_ended:
-            _say(f"Go on with:\n  {shlex.join([*prog.split(), *argv])}")
-            number = terminal.stopped_by or terminal.stop.signal  # the latter of `ml-pipeline stop STUDY`
+            _say(f"Continue with:\n  {shlex.join([*prog.split(), *argv])}")
+            number = terminal.stopped_by or terminal.stop.signal  # the latter if `ml-pipeline stop STUDY` stopped it
             assert number is not None
             return 128 + number
         _say("Next:\n" + "\n".join(f"  {command}" for command in _next_commands(order)))
@@ -85,8 +85,8 @@ class _Terminal:
         if self.stopped_by is None:
             self.stopped_by = number
         self.stop.request(str(Interrupted(self.stopped_by)))
-        with suppress(RuntimeError):  # the signal met the main thread while it was writing to the terminal
-            self.say("Stopping: each trial saves after its step, and goes on next time. Once more to end at once.")
+        with suppress(RuntimeError):  # the signal interrupted the main thread while it was writing to the terminal
+            self.say("Stopping: each trial saves after its step, to continue next time. Stop again to end at once.")
 
     def trial_ended(self, end: Mapping[str, Any]) -> None:
         assert self.run is not None
@@ -100,7 +100,7 @@ class _Terminal:
 def _opening(order: TuneOrder, run: "StudyRun", folder: Path) -> str:
     where = f"in {shown_path(folder)}"
     if order.tune.continue_trial is not None:
-        return f"Study {order.study_name}: continues trial {order.tune.continue_trial}, {where}"
+        return f"Study {order.study_name}: continuing trial {order.tune.continue_trial}, {where}"
     done = n_finished(run.trials())
     at_once = f"{counted(run.n_jobs, 'trial')} at once"
     return f"Study {order.study_name}: {done} of {counted(order.tune.n_trials, 'trial')} finished; {at_once}, {where}"
@@ -127,16 +127,16 @@ _NUMBER = re.compile(r"\d+")
 
 
 class TrialLines:
-    """Lines of the trials of one call; remembers what was said. n_trials: of the study in all; None: not counted."""
+    """One line per trial, without repeats. n_trials: total of the study; None: do not show the count."""
 
     def __init__(self, n_trials: int | None) -> None:
         self._n_trials = n_trials
         self._reasons: Counter[str] = Counter()
 
     def line(self, end: Mapping[str, Any], trials: "Sequence[FrozenTrial]") -> str | None:
-        """How a trial ended; None where that was said, of an earlier one or when it was queued again.
+        """How a trial ended; None if that was already printed for an earlier trial or when it was queued again.
 
-        end: a `TrialEnd`, by its names.
+        end: the fields of a `TrialEnd`.
         """
         number, state, value = end["number"], end["state"], end["value"]
         if state == "complete":
@@ -155,19 +155,18 @@ class TrialLines:
         return f"{count}Trial {number}: {how}{beside}"
 
     def _reason_line(self, number: int, state: str, reason: str | None) -> str | None:
-        reason = without_traceback(reason or "No reason is known.", _LONGEST_REASON)
+        reason = without_traceback(reason or "No reason was recorded.", _LONGEST_REASON)
         kind = f"{state} {_NUMBER.sub('#', reason)}"
         self._reasons[kind] += 1
         if self._reasons[kind] > 1:
             return None
         if state == "failed":
             return f"Trial {number} failed: {reason}"
-        skipped = "is skipped, since the settings drawn for it do not fit together; the study goes on"
-        return f"Trial {number} {skipped}: {reason}"
+        return f"Trial {number} was skipped, because its settings do not fit together; the study continues: {reason}"
 
 
 def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -> list[str]:
-    """What a study has come to."""
+    """The result of a study so far."""
     kinds = Counter(map(_kind, trials))
     counts = [
         f"{kinds[kind]} {kind}" for kind in ("complete", "pruned", "failed", "impossible", "continued") if kinds[kind]
@@ -183,7 +182,7 @@ def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -
     lines += [f"  {times} x {last[kind]}" for kind, times in reasons.most_common(5) if kind]
     best = best_trial(trials)
     if best is None:
-        return [*lines, "No trial is complete, so that none is the best."]
+        return [*lines, "No trial has completed, so there is no best trial."]
     folders = known_folders(folder, best.user_attrs)
     where = f" in {shown_path(folders[0])}" if folders else ""
     if len(folders) > 1:
@@ -194,7 +193,7 @@ def closing_lines(name: str, trials: "Sequence[FrozenTrial]", *, folder: Path) -
 
 
 def best_trial(trials: "Sequence[FrozenTrial]") -> "FrozenTrial | None":
-    """The complete one with the largest value; of equal ones the first."""
+    """The complete trial with the largest value; the first one of a tie."""
     complete = [each for each in trials if _kind(each) in {"complete", "continued"}]
     return max(complete, key=lambda each: (each.value, -each.number), default=None)
 

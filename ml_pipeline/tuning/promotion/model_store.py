@@ -1,14 +1,14 @@
-"""The folder of a deployed model: its versions, written whole and never changed, and which of them is current.
+"""The folder of a deployed model: its versions, which never change, and the current one.
 
-    models/NAME/v1/, v2/, ...     versions, read-only; a number is never used twice
-    models/NAME/current           the version that is deployed; `runs.trained.deployed` reads it
-    models/NAME/history.jsonl     every switch of it: "action" is promote, rollback, or found (switched by hand, or by a
-                                  process that was killed before it could write); "when" in UTC, "from" and "to" are
+    models/NAME/v1/, v2/, ...     versions, read-only; numbers are never reused
+    models/NAME/current           the deployed version; `runs.trained.deployed` reads it
+    models/NAME/history.jsonl     every switch: "action" is promote, rollback, or found (switched by hand, or by a
+                                  process killed before it recorded the switch); "when" in UTC, "from" and "to" are
                                   versions, and a promotion names study and trial
 
-A version is made in a hidden folder and renamed, and `current` is replaced by a rename, so that a process killed at any
-moment leaves the version before it or the new one. What it left half-made is ignored, and removed by the next
-promotion.
+A version is written to a hidden folder that is then renamed, and `current` is also replaced by a rename. So a process
+killed at any moment leaves either the previous or the new version deployed. Unfinished folders are ignored, and the
+next promotion removes them.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from ml_pipeline.runtime.files import alone, open_regular, path_inside, read_reg
 from ml_pipeline.runtime.process_identity import new_owned_folder
 
 DATA_FILE = "data.json"
-"""In a version: what the policy was trained on, a fingerprint, and when its splits begin and end."""
+"""In a version: a description and fingerprint of the training data, and the dates of its splits."""
 HISTORY_FILE = "history.jsonl"
 _MOST_BYTES = 16_000_000  # of the history
 
@@ -47,11 +47,11 @@ _TEMPORARY = ".promoting-"
 _NEW_CURRENT, _NEW_HISTORY = ".current.new", ".history.new"
 _READ_ONLY_FILE, _READ_ONLY_FOLDER = 0o444, 0o555
 _NOBODYS_S = 3600.0
-"""A temporary folder that names no owner is removed when it is so old: its maker was killed in its first moment."""
+"""Age at which a temporary folder without an owner is removed: its process was killed right after creating it."""
 
 
 class Switch(NamedTuple):
-    """One switch of `current`. before, after: numbers of versions; before is None for the first."""
+    """One switch of `current`. before, after: version numbers; before is None for the first switch."""
 
     action: str
     when: str
@@ -65,12 +65,12 @@ class Switch(NamedTuple):
 
 
 class DeployedMeanwhile(Exception):
-    """Another process switched `current` after this one had looked at it."""
+    """Another process switched `current` after this one had read it."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a model: its number, its folder, and what promotion.json says."""
+    """One version of a model: its number, its folder, and its promotion.json."""
 
     number: int
     folder: Path
@@ -81,44 +81,42 @@ class Version:
 
     @cached_property
     def promotion(self) -> Mapping[str, Any]:
-        """Why it was promoted. Raises UserError where the file cannot be read."""
+        """The record of its promotion. Raises UserError if the file cannot be read."""
         try:
             return read_json_object(self.folder / PROMOTION_FILE)
         except UserError as error:
-            raise UserError(f"{self.name} is no whole version: {error}") from error
+            raise UserError(f"{self.name} is damaged: {error}") from error
 
     def require_whole(self) -> None:
-        """Raise UserError where a file is not as it was promoted."""
+        """Raise UserError if a file differs from the promoted one."""
         for name, expected in dict(self.promotion.get("files", {})).items():
             path: Path | None = self.folder
             for part in str(name).split("/"):
                 path = None if path is None else path_inside(path, part)
             if path is None:
                 raise UserError(
-                    f'"{in_one_line(str(name), 100)}", which {PROMOTION_FILE} names, is no file of {self.name}.'
+                    f'{PROMOTION_FILE} lists "{in_one_line(str(name), 100)}", which is not a file of {self.name}.'
                 )
             try:
                 found = digest_of(path)
             except OSError as error:
-                raise UserError(
-                    f"{path} cannot be read: {error.strerror or error}; {self.name} is no longer whole."
-                ) from error
+                raise UserError(f"{path} cannot be read: {error.strerror or error}; {self.name} is damaged.") from error
             if found != expected:
-                raise UserError(f"{path} is not what was promoted: it was changed or is damaged.")
+                raise UserError(f"{path} is not the file that was promoted: it was changed or is damaged.")
 
 
 class ModelStore:
     """The versions of the model NAME in a folder of models.
 
-    Raises UserError, from everything it does, where the folder cannot be read or written or the disk is full.
+    All methods raise UserError if the folder cannot be read or written, or the disk is full.
     """
 
     def __init__(self, models: Path, name: str) -> None:
-        """Raises UserError for a name that is no plain name of a folder."""
+        """Raises UserError if the name is not a plain folder name."""
         if not _NAME.fullmatch(name):
             raise UserError(
-                f'"{name}" cannot be the name of a model: it may have letters, digits and any of "._+@=,-", and '
-                "begins with a letter or digit, such as eurusd_5m."
+                f'"{name}" cannot be the name of a model: use letters, digits and any of "._+@=,-", beginning with a '
+                "letter or digit, such as eurusd_5m."
             )
         self.models = models
         self.name = name
@@ -126,16 +124,16 @@ class ModelStore:
 
     @property
     def current(self) -> int | None:
-        """The number of the version that is deployed, whether or not its folder is still there; None: none yet."""
+        """The number of the deployed version, even if its folder was deleted; None: none yet."""
         return current_number(self.folder)
 
     def deployed(self) -> Version | None:
-        """The version that is deployed; None where there is none, or its folder was deleted."""
+        """The deployed version; None if there is none, or its folder was deleted."""
         number = self.current
         return None if number is None else self._find(number)
 
     def versions(self) -> list[Version]:
-        """All that are there, by their numbers."""
+        """All versions that exist, by number."""
         return [Version(number, self.folder / f"v{number}") for number in sorted(_numbers_in(self.folder))]
 
     def history(self) -> list[Switch]:
@@ -144,10 +142,10 @@ class ModelStore:
             return read_history(self.folder, self._known_current())
 
     def require_there(self) -> None:
-        """Raise UserError where there is no model of this name."""
+        """Raise UserError if there is no model of this name."""
         if self._known_current() is None and not self.versions():
             known = model_names(self.models)
-            meant = f" {nearest(self.name, known)}" if known else " Promote one by `ml-pipeline promote STUDY`."
+            meant = f" {nearest(self.name, known)}" if known else " Promote one with `ml-pipeline promote STUDY`."
             raise UserError(f"There is no model {self.name} in {self.models}.{meant}")
 
     def promote(
@@ -155,10 +153,10 @@ class ModelStore:
     ) -> Version:
         """Make a new version, and switch `current` to it.
 
-        fill: writes its files into a folder. promotion: what promotion.json says besides its number and the digests of
-        its files, as it is when `fill` is done. instead_of: the version that it was compared with. details: for the
-        history.
-        Raises DeployedMeanwhile, with nothing left, where another version than `instead_of` is deployed by now.
+        fill: writes its files into a folder. promotion: the content of promotion.json, without the version's number and
+        the digests of its files; read after `fill` returns. instead_of: the version that it was compared with.
+        details: for the history.
+        Raises DeployedMeanwhile, and leaves nothing behind, if a version other than `instead_of` is deployed by then.
         """
         with _told(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -186,19 +184,19 @@ class ModelStore:
         return version
 
     def roll_back(self, to: int | None = None) -> Switch:
-        """Switch `current` to the version that was deployed before it, or to the one named.
+        """Switch `current` to the version deployed before it, or to the given one.
 
-        Raises UserError where there is none, where it is deployed already, or where it is no longer whole.
+        Raises UserError if there is no such version, or it is already deployed or damaged.
         """
         self.require_there()
         with _told(self.folder), alone(self.folder / _LOCK_FILE):
-            now = self.current if to is None else self._known_current()  # which names no version: so it is mended
+            now = self.current if to is None else self._known_current()  # a rollback repairs a damaged `current`
             version = self._earlier() if to is None else self._find(to)
             if version is None:
                 there = ", ".join(each.name for each in self.versions()) or "none"
-                raise UserError(f"There is no version v{to} of {self.name}; there are: {there}.")
+                raise UserError(f"{self.name} has no version v{to}; its versions: {there}.")
             if version.number == now:
-                raise UserError(f"{version.name} of {self.name} is deployed already.")
+                raise UserError(f"{version.name} of {self.name} is already deployed.")
             version.require_whole()
             switch = new_switch("rollback", now, version.number)
             self._prepare_switch(switch)
@@ -206,36 +204,36 @@ class ModelStore:
             return switch
 
     def _known_current(self) -> int | None:
-        """As `current`; None also where it names no version."""
+        """As `current`, but None if it names no version."""
         try:
             return self.current
         except UserError:
             return None
 
     def _earlier(self) -> Version:
-        """The latest of those deployed before the current one that are still there."""
+        """The latest version deployed before the current one that still exists."""
         now = self.current
         for number in reversed(deployed_in_turn(read_history(self.folder, now))):
             version = self._find(number)
             if number != now and version is not None:
                 return version
         others = ", ".join(each.name for each in self.versions() if each.number != now)
-        remedy = f"name one of {others} by --to" if others else "there is no other version"
-        raise UserError(f"{self.name} had no version before v{now} that is still there; {remedy}.")
+        remedy = f"name one of {others} with --to" if others else "there is no other version"
+        raise UserError(f"No version of {self.name} from before v{now} still exists; {remedy}.")
 
     def _find(self, number: int) -> Version | None:
         folder = path_inside(self.folder, f"v{number}")
         return Version(number, folder) if folder is not None and folder.is_dir() else None
 
     def _next_version(self) -> Version:
-        """After every number that there is, or ever was deployed: who deletes v3 gets no other v3."""
+        """A number above all that exist or were ever deployed: a deleted v3 is never replaced by another v3."""
         switches = read_history(self.folder, self.current)
         known = {*_numbers_in(self.folder), *(n for each in switches for n in (each.before, each.after) if n)}
         number = max(known, default=0) + 1
         return Version(number, self.folder / f"v{number}")
 
     def _prepare_switch(self, switch: Switch) -> None:
-        """Write all that the switch needs, so that a full disk is noticed before it."""
+        """Write all files of the switch first, so that a full disk is noticed before it."""
         switches = [*read_history(self.folder, self._known_current()), switch]
         with open(self.folder / _NEW_HISTORY, "w", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(each.as_json())}\n" for each in switches)
@@ -250,7 +248,7 @@ class ModelStore:
         sync_folder(self.folder)
 
     def _remove_leftovers(self) -> None:
-        """Of promotions that were killed; `new_owned_folder` removes those that name their maker."""
+        """Remove folders of killed promotions; `new_owned_folder` removes those that name their owner."""
         for left in self.folder.glob(f"{_TEMPORARY}*"):
             with contextlib.suppress(OSError):
                 if not (left / "owner.json").exists() and time.time() - left.stat().st_mtime > _NOBODYS_S:
@@ -258,15 +256,15 @@ class ModelStore:
 
 
 def new_switch(action: Action, before: int | None, after: int, **details: Any) -> Switch:
-    """A switch that happens now."""
+    """A switch at the current time."""
     return Switch(action, datetime.now(UTC).isoformat(timespec="seconds"), before, after, details)
 
 
 def read_history(model: Path, current: int | None) -> list[Switch]:
-    """The switches of a model's folder, the earliest first; lines that are none, such as a torn one, are left out.
+    """The switches of a model's folder, the earliest first; invalid lines, such as a torn one, are skipped.
 
-    current: the version that is deployed; where the last line tells of another one, a switch "found" follows it.
-    Raises OSError where the file cannot be read.
+    current: the deployed version; if it differs from the last line's, a switch "found" is added.
+    Raises OSError if the file cannot be read.
     """
     try:
         lines = read_regular(model / HISTORY_FILE, most_bytes=_MOST_BYTES).decode(errors="replace").splitlines()
@@ -280,7 +278,7 @@ def read_history(model: Path, current: int | None) -> list[Switch]:
 
 
 def deployed_in_turn(switches: Sequence[Switch]) -> list[int]:
-    """The versions that led to the one that is deployed, each after the one that a rollback from it returns to.
+    """The versions that led to the deployed one, each after the version that a rollback from it returns to.
 
     >>> deployed_in_turn([new_switch("promote", None, 1), new_switch("promote", 1, 2), new_switch("promote", 2, 3)])
     [1, 2, 3]
@@ -308,12 +306,12 @@ def _switch_in(line: str) -> Switch | None:
 
 
 def models_folder(named: Path | None) -> Path:
-    """The folder of models that a flag names; none: models/ beside checkpoints/."""
+    """The folder of models that a flag names; none: models/ next to checkpoints/."""
     return (runs_folder().parent / "models" if named is None else named.expanduser()).absolute()
 
 
 def model_names(models: Path) -> list[str]:
-    """The models in a folder, by name. Raises UserError where it cannot be read."""
+    """The models in a folder, by name. Raises UserError if it cannot be read."""
     try:
         names = [folder.name for folder in folders_in(models) if _NAME.fullmatch(folder.name)]
     except FileNotFoundError:
@@ -324,7 +322,7 @@ def model_names(models: Path) -> list[str]:
 
 
 def write_link(path: Path, number: int) -> None:
-    """Make a symbolic link to a version or, where the system has none, a file with its name in it."""
+    """Make a symbolic link to a version or, if the system has none, a file that contains its name."""
     path.unlink(missing_ok=True)
     try:
         os.symlink(f"v{number}", path, target_is_directory=True)
@@ -334,13 +332,13 @@ def write_link(path: Path, number: int) -> None:
 
 @contextlib.contextmanager
 def _told(folder: Path) -> Iterator[None]:
-    """Within the block, what a disk or a folder refuses is one sentence, a UserError."""
+    """Within the block, turn an OSError into a UserError of one sentence."""
     try:
         yield
     except OSError as error:
         raise UserError(
-            f"The model in {folder} cannot be read or written: {error.strerror or error}; what is deployed stays as it "
-            "was."
+            f"The model in {folder} cannot be read or written: {error.strerror or error}; the deployed version is "
+            "unchanged."
         ) from error
 
 
@@ -358,7 +356,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a regular file. Raises OSError where it cannot be read."""
+    """SHA-256 of a regular file. Raises OSError if it cannot be read."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -373,7 +371,7 @@ def _synchronize(folder: Path) -> None:
 
 
 def _seal(folder: Path) -> None:
-    """Take away the right to write; once it has its place, since a folder that may not be written cannot be moved."""
+    """Make the folder read-only; only after it has been moved, since a read-only folder cannot be moved."""
     for path in folder.rglob("*"):
         path.chmod(_READ_ONLY_FILE if stat.S_ISREG(path.stat().st_mode) else _READ_ONLY_FOLDER)
     folder.chmod(_READ_ONLY_FOLDER)

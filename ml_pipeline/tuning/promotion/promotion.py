@@ -1,4 +1,4 @@
-"""Whether the best trial of a study deserves to be deployed, and its deployment: once, or while the study goes on."""
+"""Checks whether the best trial of a study may be deployed, and deploys it: once, or while the study runs."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -36,18 +36,18 @@ from ml_pipeline.tuning.study_files import STUDY_FILE, feature_warnings, named_f
 from ml_pipeline.tuning.winner_statistics import JudgedTrial, finished_trials, why_no_winner, winner_of
 
 TEST_FILE = "test.json"
-"""In a version's folder, where the study's report opened the test split for its trial: the result, and how often the
-split was seen."""
+"""In a version's folder, if the study's report opened the test split for its trial: the result, and how often the split
+was opened."""
 
 
 LOOKS_KEY = "looks_at_test"
-"""In promotion.json: a sentence that says how often, and by what, the test part of the study's data was looked at; none
-if it was not."""
+"""In promotion.json: a sentence on how often, and by what, the test part of the study's data was evaluated; none if it
+was not."""
 
 
 @dataclass(frozen=True)
 class Promoted:
-    """A version and why it is deployed. was_there: it was deployed already."""
+    """A version and why it is deployed. was_there: it was already deployed."""
 
     version: Version
     sentences: tuple[str, ...]
@@ -66,7 +66,7 @@ class Promotion:
         *,
         package_version: str | None = None,
     ) -> None:
-        """package_version: of this package, for promotion.json."""
+        """package_version: the version of this package, for promotion.json."""
         self._package_version = package_version
         self._study = study
         self._folder = study_folder
@@ -77,14 +77,14 @@ class Promotion:
 
     @property
     def name(self) -> str:
-        """Of the model."""
+        """The name of the model."""
         return self._store.name
 
     def attempt(self, trials: Sequence[JudgedTrial] | None = None) -> Promoted:
-        """Deploy the winner, if it deserves it; else NotPromoted says why, with the figures.
+        """Deploy the winner if it passes the checks; otherwise raise NotPromoted with the reason and the figures.
 
-        trials: the study's finished trials, where they were read already. Raises UserError where something is not
-        there or cannot be used.
+        trials: the study's finished trials, if they were already read. Raises UserError if something is missing or
+        cannot be used.
         """
         trials = finished_trials(self._study, self._folder) if trials is None else trials
         trials, winner = self._chosen(trials)
@@ -92,7 +92,7 @@ class Promotion:
         while True:
             number, deployed = self._store.current, self._store.deployed()
             if deployed is not None and deployed.promotion.get("files", {}).get(BEST_CHECKPOINT) == digest:
-                sentence = f"Trial {winner.number} is deployed already: it is {deployed.name} of {self._store.name}."
+                sentence = f"Trial {winner.number} is already deployed, as {deployed.name} of {self._store.name}."
                 return Promoted(deployed, (sentence,), was_there=True)
             warnings = self._require_sound_features(winner, digest)
             merits = self._check_promotion(trials, winner, digest, number, deployed)
@@ -105,12 +105,12 @@ class Promotion:
             return Promoted(version, (*merits.sentences, *card, *warnings.sentences()))
 
     def _chosen(self, trials: Sequence[JudgedTrial]) -> tuple[Sequence[JudgedTrial], JudgedTrial]:
-        """The trials, of which the one to promote is the only one that may win where it was named; and that one."""
+        """The trials and the one to promote; if the rules name a trial, it is the only one that may win."""
         named = self._rules.trial
         if named is not None:
             if not any(trial.number == named for trial in trials):
                 known = ", ".join(str(trial.number) for trial in trials[:20]) or "none"
-                raise UserError(f"{self._study.study_name} has no finished trial {named}; finished are: {known}.")
+                raise UserError(f"{self._study.study_name} has no finished trial {named}; finished trials: {known}.")
             trials = [replace(trial, complete=trial.number == named) for trial in trials]
             if winner_of(trials) is None and why_no_winner(trials) is None:
                 raise NotPromoted(f"Trial {named} of {self._study.study_name} has no score.")
@@ -122,12 +122,12 @@ class Promotion:
         if winner is None:
             raise NotPromoted(f"The study {self._study.study_name} has no finished trial{self._others()}.")
         if winner.folder is None:
-            named_folders(self._folder, self._trial(winner).user_attrs)  # raises where they lead elsewhere
+            named_folders(self._folder, self._trial(winner).user_attrs)  # raises if they lead elsewhere
         if winner.folder is None or not winner.folder.is_dir():
             where = winner.folder or self._folder
             raise UserError(
-                f"Trial {winner.number} is the one to promote, but {where} is not there; promote on the machine that "
-                "trained it, or copy its folder here."
+                f"Trial {winner.number} cannot be promoted, because {where} does not exist; promote on the machine "
+                "that trained it, or copy its folder here."
             )
         refuse_links(winner.folder)
         return trials, winner
@@ -136,25 +136,25 @@ class Promotion:
         return next(each for each in self._study.get_trials(deepcopy=False) if each.number == judged.number)
 
     def _others(self) -> str:
-        """What its trials are, in brackets."""
+        """The number of trials in each state, in parentheses."""
         names = [trial.state.name.lower() for trial in self._study.get_trials(deepcopy=False)]
         states = {"fail": "failed", "waiting": "waiting", "running": "running", "pruned": "pruned"}
         found = [f"{names.count(state)} {word}" for state, word in states.items() if state in names]
         return f" to promote ({', '.join(found)})" if found else " yet"
 
     def _require_sound_features(self, winner: JudgedTrial, digest: str) -> Warned:
-        """The warnings about features of the study and of the winner, and why it is promoted despite them.
+        """The warnings about features of the study and of the winner, and the reason to promote it despite them.
 
-        Raises NotPromoted if there are any and no reason was given.
+        Raises NotPromoted if there are warnings and no reason was given.
         """
         if digest not in self._warnings:
-            own = SavedPolicy(_folder_of(winner)).feature_warnings()  # also where an earlier version began the study
+            own = SavedPolicy(_folder_of(winner)).feature_warnings()  # also if an earlier version began the study
             self._warnings[digest] = tuple(dict.fromkeys([*feature_warnings(self._study), *own]))
         found = self._warnings[digest]
         if found and self._rules.despite is None:
             raise NotPromoted(
-                f"Trial {winner.number} is not promoted, since a feature may see ahead: {ended('; '.join(found))} "
-                'Train without it, or say why it is sound by --despite "REASON", which the version keeps.'
+                f"Trial {winner.number} is not promoted, because a feature may see ahead: {ended('; '.join(found))} "
+                'Train without it, or explain with --despite "REASON" why it is sound; the version keeps the reason.'
             )
         return Warned(found, self._rules.despite if found else None)
 
@@ -166,7 +166,7 @@ class Promotion:
         number: int | None,
         deployed: Version | None,
     ) -> PromotionCase:
-        """Why the winner deserves to be deployed. Raises NotPromoted where it does not."""
+        """The case for deploying the winner. Raises NotPromoted if it fails the checks."""
 
         def compare(incumbent: Incumbent) -> PairedDifference:
             assert deployed is not None
@@ -230,14 +230,14 @@ def _folder_of(trial: JudgedTrial) -> Path:
 
 
 def follow_study(study: optuna.Study, folder: Path, promotion: Promotion, wait: Callable[[], None]) -> Iterator[str]:
-    """A sentence for each thing that is new: a promotion, or why there is none. Ends when the study is finished.
+    """Yield a sentence for each change: a promotion, or the reason against it. Ends when the study is finished.
 
-    wait: called between two looks. Raises UserError as `Promotion.attempt`.
+    wait: called between two checks. Raises UserError as `Promotion.attempt`.
     """
     seen: tuple[object, ...] | None = None
     said: str | None = None
     while True:
-        is_last = _is_finished(folder)  # before the trials are read, so that none that ends meanwhile is missed
+        is_last = _is_finished(folder)  # read before the trials, so that no trial that ends in between is missed
         trials = finished_trials(study, folder)
         found = tuple((trial.number, trial.value, trial.complete) for trial in trials)
         if found != seen:
@@ -252,7 +252,7 @@ def follow_study(study: optuna.Study, folder: Path, promotion: Promotion, wait: 
 
 
 def described(promoted: Promoted, name: str) -> str:
-    """What was deployed, and why, in sentences."""
+    """The deployed version and the reasons, in sentences."""
     if promoted.was_there:
         return promoted.sentences[0]
     return " ".join([f"{promoted.version.name} of {name} is deployed.", *promoted.sentences])

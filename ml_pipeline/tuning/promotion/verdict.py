@@ -1,8 +1,8 @@
-"""Whether a new model deserves to be deployed: its record is no luck, and it beats what is deployed.
+"""Decides whether to deploy a new model: its result must not be luck, and it must beat the deployed model.
 
-It knows nothing of studies: the best trial of a study and a model that was trained again are judged by it alike. The
-two models are compared on the new one's validation data, in pairs of bars or episodes, with the standard error of the
-difference: what happened to both, such as a market that rose, drops out.
+It does not depend on studies: it judges the best trial of a study and a retrained model in the same way. The two models
+are compared on the new one's validation data, in pairs of bars or episodes, with the standard error of the difference.
+So effects on both models, such as a rising market, cancel out.
 """
 
 import math
@@ -35,16 +35,16 @@ from ml_pipeline.tuning.trials.validation_returns import (
 from ml_pipeline.tuning.winner_statistics import NEEDS_TWO, JudgedTrial, Judgement, judge
 
 FEWEST_EPISODES = 20
-"""Of a Gymnasium environment; the trial's own number of evaluation episodes where that is larger."""
+"""Evaluation episodes of a Gymnasium environment, unless the trial itself has more."""
 # Training begins with seed + i, evaluations of a run with 1,000,000 more, a study's report with 2,000,000 more: these
 # are episodes that neither model was chosen by.
 _SEED_OFFSET = 3 * EVALUATION_SEED_OFFSET
 
 
 _FEWEST = {"bar": 10, "episode": 2}
-"""With fewer there is no standard error."""
+"""Fewest pairs for a standard error."""
 _LEAST_GROWTH = 1e-6
-"""Of an account in a bar, in place of 0: a ruined account has no logarithm."""
+"""Smallest growth factor of an account in a bar, since a ruined account has no logarithm."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ class PairedDifference:
     periods_per_year: float | None = None
 
     def exceeds(self, margin: float) -> bool:
-        """Whether the difference is more than 0, and than `margin` standard errors."""
+        """Whether the difference is above 0 and above `margin` standard errors."""
         return self.difference > 0 and self.difference > margin * self.standard_error
 
     def as_json(self) -> dict[str, Any]:
-        """The figures for a JSON file; None for what is undefined."""
+        """The figures for a JSON file; undefined figures are None."""
         return without_nan(vars(self))
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class SavedPolicy:
     """A checkpoint with the settings of its run."""
 
     def __init__(self, folder: Path) -> None:
-        """folder: a run folder or a version of a deployed model. Raises UserError where it cannot be used."""
+        """folder: a run folder or a version of a deployed model. Raises UserError if it cannot be used."""
         self.checkpoint = find_policy(folder)
         self.config, self.saved = load_run(self.checkpoint)
 
@@ -122,33 +122,33 @@ class SavedPolicy:
         return self.config.run.env_id
 
     def act_in(self, env: Any) -> Callable[[Any], Any]:
-        """How it acts in an environment. Raises UserError where it was made for other spaces."""
+        """The policy's actions in an environment. Raises UserError if it was made for other spaces."""
         return restore_policy(self.config, env, self.saved, self.checkpoint).act
 
     def act_for(self, task: GymTask | TradingTask, split: str = "validation") -> Callable[[Any], Any]:
-        """How it acts in the environment of a task. split: of a market."""
+        """The policy's actions in the environment of a task. split: of a market."""
         with closing(task.evaluation_env() if isinstance(task, GymTask) else task.evaluation_env(split)) as env:
             return self.act_in(env)
 
     def trading_task(self, of: TrainConfig) -> TradingTask:
-        """The market of these settings, as this policy observes and trades it: its own features and scaling."""
+        """The market of these settings, with the features and scaling of this policy."""
         return TradingTask.from_state(self.saved["task"], of.trading, of.run.seed)
 
     def feature_warnings(self) -> tuple[str, ...]:
-        """Sentences about its features that may see ahead, on the data that it was trained on."""
+        """Sentences about its features that may see ahead, on its training data."""
         return () if self.env_id is not None else warnings_of_task(self.trading_task(self.config))
 
 
 def compare_on_validation(challenger: SavedPolicy, incumbent: SavedPolicy) -> PairedDifference:
-    """The paired difference: challenger, of the study whose validation data are used, minus incumbent.
+    """The paired difference, challenger minus incumbent, on the validation data of the challenger's study.
 
-    Of a market, log returns per bar after costs; of a Gymnasium environment, returns of episodes of the same seeds.
-    Raises UserError where the incumbent cannot be used on those data.
+    For a market, log returns per bar after costs; for a Gymnasium environment, returns of episodes of the same seeds.
+    Raises UserError if the incumbent cannot be used on those data.
     """
     try:
         if challenger.env_id != incumbent.env_id:
             of = [each.env_id or "a market" for each in (incumbent, challenger)]
-            raise UserError(f"it is of {of[0]}, and the study of {of[1]}")
+            raise UserError(f"it was trained on {of[0]}, and the study on {of[1]}")
         if challenger.env_id is None:
             return _on_market(challenger, incumbent)
         return _in_episodes(challenger, incumbent)
@@ -176,7 +176,7 @@ def _in_episodes(challenger: SavedPolicy, incumbent: SavedPolicy) -> PairedDiffe
     study = challenger.config.run
     own = incumbent.config.run
     if study.wrappers != own.wrappers:
-        raise UserError("its environment has other wrappers, which may give other rewards")
+        raise UserError("its environment has different wrappers, which may change the rewards")
     n, seed = max(study.eval_episodes, FEWEST_EPISODES), study.seed + _SEED_OFFSET
     as_observed = replace(study, frame_stack=own.frame_stack)
     return difference_of_episodes(
@@ -191,11 +191,11 @@ def _episode_returns(policy: SavedPolicy, task: GymTask, n: int, seed: int) -> F
 
 
 class NotPromoted(CheckFailed):
-    """A new model does not deserve to be deployed, and why."""
+    """A new model failed the checks for deployment; the message says why."""
 
 
 class Wording(NamedTuple):
-    """What sentences call the new model, and the flags of the rule."""
+    """The name of the new model in sentences, and the flags of the rule."""
 
     challenger: str
     min_dsr_flag: str = "--min-dsr"
@@ -204,7 +204,7 @@ class Wording(NamedTuple):
 
 @dataclass(frozen=True)
 class Incumbent:
-    """The model that is deployed: its name, such as v3, and the folder of its checkpoint."""
+    """The deployed model: its name, such as v3, and the folder of its checkpoint."""
 
     name: str
     folder: Path
@@ -212,7 +212,7 @@ class Incumbent:
 
 @dataclass(frozen=True)
 class PromotionCase:
-    """Why a new model deserves to be deployed, in figures, None where they are not known, and in two sentences."""
+    """The case for deploying a new model, in figures (None if unknown) and in two sentences."""
 
     rule: PromotionRules
     judgement: Judgement | None
@@ -243,10 +243,10 @@ def check_promotion(
     compare: Callable[[Incumbent], PairedDifference],
     wording: Wording,
 ) -> PromotionCase:
-    """The merits of the winner among trials. Raises NotPromoted, with the figures, where they do not suffice.
+    """The case for the winner among trials. Raises NotPromoted, with the figures, if it fails the checks.
 
-    incumbent: what is deployed; where that is nothing to compare with, a sentence that says so. compare: the winner
-    beside the incumbent on the same validation data, called once the winner is known to be no luck.
+    incumbent: the deployed model, or a sentence if there is none to compare with. compare: compares the winner with the
+    incumbent on the same validation data; called only if the winner's result is not luck.
     """
     assert winner.folder is not None
     if winner.never_traded:
@@ -261,16 +261,16 @@ def check_promotion(
 
 
 def incumbent_of(number: int | None, deployed: Version | None) -> Incumbent | str:
-    """The version that is deployed, by its number; or a sentence where there is none to compare with."""
+    """The deployed version, by its number; or a sentence if there is none to compare with."""
     if deployed is not None:
         return Incumbent(deployed.name, deployed.folder)
     if number is None:
-        return "No other version was deployed before, so that it is compared with none."
-    return f"v{number} was deployed, but its folder was deleted: there is nothing to compare with."
+        return "No version was deployed before, so there was none to compare it with."
+    return f"v{number} was deployed, but its folder was deleted, so there was nothing to compare with."
 
 
 def checkpoint_digest(run: Path) -> str:
-    """The digest of the checkpoint that a run folder would be deployed by. Raises UserError where it cannot be read."""
+    """The digest of the checkpoint that a run folder would deploy. Raises UserError if it cannot be read."""
     path = find_policy(run)
     try:
         return digest_of(path)
@@ -281,40 +281,40 @@ def checkpoint_digest(run: Path) -> str:
 def _require_skill(
     trials: Sequence[JudgedTrial], winner: JudgedTrial, rule: PromotionRules, wording: Wording
 ) -> tuple[Judgement | None, str]:
-    """The statistics, and what they say. Raises NotPromoted where the winner may well be luck."""
+    """The statistics and their sentence. Raises NotPromoted if the winner's result may be luck."""
     assert winner.folder is not None
     judgement = judge(trials)
     if judgement is None or winner.returns is None:
         if SavedPolicy(winner.folder).env_id is None and rule.min_dsr > 0:
             raise NotPromoted(
-                f"{wording.challenger} has no validation returns, so that its deflated Sharpe ratio is not known; "
-                f"train it again, or promote it by {wording.min_dsr_flag} 0."
+                f"{wording.challenger} has no validation returns, so its deflated Sharpe ratio is unknown; train it "
+                f"again, or promote it with {wording.min_dsr_flag} 0."
             )
-        return None, "Its deflated Sharpe ratio is not checked: there are no returns per bar."
+        return None, "Its deflated Sharpe ratio was not checked, because there are no returns per bar."
     both = (judgement.dsr_of_trials, judgement.dsr_of_checkpoints)  # the study's report needs both, too
     known = not any(map(math.isnan, both))
     figures = (
         f"a deflated Sharpe ratio of {both[0]:.2f} as the best of {counted(judgement.n_trials, 'trial')} and "
         f"{both[1]:.2f} as the best of {counted(judgement.n_checkpoints, 'checkpoint')}"
         if known
-        else f"no deflated Sharpe ratio, since {NEEDS_TWO}"
+        else f"no deflated Sharpe ratio, because {NEEDS_TWO}"
     )
     if rule.min_dsr > 0 and not all(each >= rule.min_dsr for each in both):
         luck = (
-            f"; its Sharpe ratio of {judgement.sharpe:.2f} a year on validation data may be luck, which alone is "
+            f"; its annualized Sharpe ratio of {judgement.sharpe:.2f} on validation data may be luck, which alone is "
             f"expected to reach {judgement.expected_maximum:.2f}"
         )
         raise NotPromoted(
-            f"{wording.challenger} is not promoted: it has {figures}, and at least {rule.min_dsr:g} is asked for "
+            f"{wording.challenger} is not promoted: it has {figures}, but at least {rule.min_dsr:g} is required "
             f"({wording.min_dsr_flag}){luck if known else ''}."
         )
-    return judgement, f"{wording.challenger} has {figures} (at least {rule.min_dsr:g} is asked for)."
+    return judgement, f"{wording.challenger} has {figures} (at least {rule.min_dsr:g} is required)."
 
 
 def _require_better(difference: PairedDifference, incumbent: Incumbent, rule: PromotionRules, wording: Wording) -> str:
     if not difference.exceeds(rule.margin):
         raise NotPromoted(
-            f"{wording.challenger} is not promoted: it does not beat {incumbent.name}, which is deployed, by more "
+            f"{wording.challenger} is not promoted: it does not beat the deployed {incumbent.name} by more "
             f"than {rule.margin:g} standard errors ({wording.margin_flag}) on the same validation data; the difference "
             f"is {difference}."
         )
@@ -323,7 +323,7 @@ def _require_better(difference: PairedDifference, incumbent: Incumbent, rule: Pr
 
 
 def _seen(incumbent: Incumbent, run: Path) -> str:
-    """A sentence where the deployed model was trained on other data that reach into the validation data."""
+    """A sentence if the deployed model's training data overlap with the validation data."""
     try:
         theirs = read_json_object(incumbent.folder / DATA_FILE)["splits"]["train"]["last"]
     except (UserError, KeyError, TypeError):
@@ -332,4 +332,4 @@ def _seen(incumbent: Incumbent, run: Path) -> str:
     first = None if returns is None or not len(returns) else str(returns.time[0])
     if first is None or str(theirs) < first:
         return ""
-    return f" {incumbent.name} was trained on bars up to {theirs[:10]}, which are among them: that was in its favour."
+    return f" {incumbent.name} was trained on bars up to {theirs[:10]}, so it had seen part of them: that favoured it."

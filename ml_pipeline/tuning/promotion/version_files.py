@@ -1,5 +1,5 @@
-"""What a version of a deployed model is made of: the checkpoint, its settings, its data, a file that runs anywhere, and
-its evaluation on validation data."""
+"""Writes the files of a deployed version: the checkpoint, its settings, a description of its data, a file that runs
+anywhere, and its evaluation on validation data."""
 
 import json
 import math
@@ -23,15 +23,15 @@ from ml_pipeline.tuning.promotion.verdict import SavedPolicy
 
 EXPORTED = "policy"
 HOLDING_KEY = "beside_holding"
-"""In promotion.json: whether the policy beats buy and hold on validation data, and a sentence that says so."""
+"""In promotion.json: whether the policy beats buy and hold on validation data, and a sentence about it."""
 _TELLING = ("total_return", "volatility", "max_drawdown")  # which two equities have in common by chance only
 VALIDATION_FOLDER = "validation"
 
 
 def write_version(run: Path, folder: Path) -> dict[str, Any]:
-    """Write the files of a version, from a run folder into an empty one. Returns what promotion.json says of them.
+    """Write the files of a version, from a run folder into an empty one. Returns their entries for promotion.json.
 
-    Raises UserError where the run or its data cannot be used.
+    Raises UserError if the run or its data cannot be used.
     """
     shutil.copyfile(SavedPolicy(run).checkpoint, folder / BEST_CHECKPOINT)
     if (run / SETTINGS_FILE).is_file():
@@ -54,24 +54,24 @@ def write_version(run: Path, folder: Path) -> dict[str, Any]:
 
 
 def beside_holding(promotion: Mapping[str, Any]) -> tuple[str, ...]:
-    """The sentence of promotion.json about the policy beside buy and hold; none for a Gymnasium environment."""
+    """The sentence in promotion.json that compares the policy with buy and hold; none for a Gymnasium environment."""
     told = promotion.get(HOLDING_KEY)
     return (str(told["sentence"]),) if isinstance(told, Mapping) and "sentence" in told else ()
 
 
 def _beside_holding(agent: Mapping[str, Any], holding: Mapping[str, Any], *, by: str) -> dict[str, Any]:
-    """Whether a policy beats buy and hold on validation data. by: what the study's trials were scored by.
+    """Whether a policy beats buy and hold on validation data. by: the score of the study's trials.
 
     agent, holding: of an evaluation, see `TradingTask.evaluate`.
     """
     measure, words = ("sharpe", "Sharpe ratio") if by == "sharpe" else ("total_return", "return")
     same = all(_same_figure(agent[name], holding[name]) for name in _TELLING)
-    beats = not same and agent[measure] > holding[measure]  # of NaN, nothing is known: it does not
-    verdict = "it is buy and hold to the digit" if same else f"it {'beats' if beats else 'does not beat'} buy and hold"
+    beats = not same and agent[measure] > holding[measure]  # NaN never beats
+    verdict = "it equals buy and hold exactly" if same else f"it {'beats' if beats else 'does not beat'} buy and hold"
     own, its = ("none" if math.isnan(each["sharpe"]) else f"{each['sharpe']:.2f}" for each in (agent, holding))
     returned, held = (f"{100 * each['total_return']:+,.2f} %" for each in (agent, holding))
     sentence = (
-        f"On validation data {verdict}, by its {words}: it returned {returned} and holding {held}, with Sharpe ratios "
+        f"On validation data {verdict} in {words}: it returned {returned} and buy and hold {held}, with Sharpe ratios "
         f"of {own} and {its}."
     )
     return {"beats": beats, "same": same, "by": measure, "sentence": sentence}
@@ -94,7 +94,7 @@ def _span(traded: TradedMarket, name: str) -> dict[str, Any]:
 
 
 def _export(policy: SavedPolicy, folder: Path) -> Mapping[str, Any]:
-    """Write the policy as a program that needs no part of this package, and say which file, or why there is none."""
+    """Write the policy as a program that does not need this package; return the file, or why there is none."""
     from ml_pipeline.runs.trained.export import export_checkpoint
 
     if policy.config.run.algorithm != OWN:

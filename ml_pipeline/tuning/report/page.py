@@ -1,4 +1,4 @@
-"""A study as one HTML page that needs no network: the verdict in words, then what it rests on."""
+"""A study as one HTML page that needs no network: the verdict in words, then the figures behind it."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from ml_pipeline.tuning.report.winner_test import WinnerTest
 _PACKAGE = "ml_pipeline.tuning.report"
 _LONGEST_VALUE = 120
 _SHARES = ("total_return", "cagr", "volatility", "max_drawdown", "time_in_market", "win_rate")
-"""Figures of an evaluation that are shown in percent, those of baselines as well."""
+"""Figures of an evaluation that are shown in percent, also for baselines."""
 _COUNTED = ("complete", "pruned", "failed", "impossible", "running")
 _LEGEND = (
     ("complete", "complete"),
@@ -36,10 +36,10 @@ _LEGEND = (
 class StudyPage:
     """Everything that the page shows.
 
-    n_trials: how many were asked for; None where that is not known. winner: its row, and the folder of the run that
-    stands for it. verdict: in words, the first sentence first. evidence: None where there is nothing to judge by.
-    statistics: rows of (name, value, what it means). logits: of the test for overfitting.
-    identity: what is searched: groups of names and values. value_unit: of trials, None if unknown.
+    n_trials: the planned number; None if unknown. winner, winner_folder: its row, and the folder of the run that
+    represents it. verdict: sentences, the main one first. evidence: None if there are no returns to judge.
+    statistics: rows of (name, value, meaning). logits: of the test for overfitting.
+    identity: the study's definition, as groups of names and values. value_unit: of trials, None if unknown.
     """
 
     name: str
@@ -59,7 +59,7 @@ class StudyPage:
 
 
 def write_study_page(path: Path, page: StudyPage) -> None:
-    """Write the page, whole or not at all, whoever else writes it. Raises OSError where it cannot be written."""
+    """Write the page atomically, even if other processes write it too. Raises OSError if it cannot be written."""
     failures = failures_table(page.rows)
     tables = [trials_table(page.rows, page.folder, page.value_unit), *([failures] if failures else [])]
     _, (trials, *others), end = interactive_parts(np.empty(0, "datetime64[s]"), [], tables)
@@ -77,9 +77,9 @@ def write_study_page(path: Path, page: StudyPage) -> None:
         *_test(page),
         *_statistics(page),
         *_charts(page),
-        *(["<h2>What failed</h2>", *others] if failures else []),
+        *(["<h2>Failures</h2>", *others] if failures else []),
         f"<h2>{'All ' if len(page.rows) > 1 else ''}{counted(len(page.rows), 'trial')}</h2>"
-        '<p class="hint">A header sorts: by a click, or by Tab and Enter.</p>',
+        '<p class="hint">Click a column header to sort, or press Tab and Enter.</p>',
         f'<div id="trials">{trials}</div>',
         *_searched(page),
         json_block("study", charts),
@@ -116,10 +116,10 @@ def _facts(page: StudyPage) -> str:
 
 def _winner(page: StudyPage) -> str:
     if page.winner is None:
-        return "<h2>The winner</h2><p>There is none.</p>"
+        return "<h2>The winner</h2><p>There is no winner.</p>"
     winner, folder = page.winner, page.winner_folder or " ".join(page.winner.folders)
     link = folder_link(folder, page.folder)
-    shown = f'<a href="{escape(link)}">{escape(folder)}</a>' if link else escape(folder or "not known")
+    shown = f'<a href="{escape(link)}">{escape(folder)}</a>' if link else escape(folder or "unknown")
     rows = [["setting", "value"], *([name, _value(value)] for name, value in winner.settings.items())]
     remark = paragraph(f"{why(winner)}.") if why(winner) else ""
     unit = f" ({page.value_unit})" if page.value_unit else ""
@@ -147,14 +147,14 @@ def _test(page: StudyPage) -> list[str]:
 def _statistics(page: StudyPage) -> list[str]:
     if not page.statistics:
         return []
-    rows = [["statistic", "value", "what it says"], *map(list, page.statistics)]
-    parts = ["<h2>How much of it is selection</h2>", _plain_table(rows)]
+    rows = [["statistic", "value", "meaning"], *map(list, page.statistics)]
+    parts = ["<h2>Luck or skill</h2>", _plain_table(rows)]
     if page.logits is not None and len(np.asarray(page.logits)):
         parts += [
             '<h3 class="plot-title">Overfitting (CSCV): the best in half of the bars, ranked in the other half</h3>',
             '<div><div id="logits"></div></div>',
-            '<p class="hint">Up to 0 (red) it ranks in the middle or below. The share of these is the probability of '
-            "backtest overfitting.</p>",
+            '<p class="hint">At 0 or less (red), that trial ranks in the middle or lower. The share of such splits is '
+            "the probability of backtest overfitting.</p>",
         ]
     return parts
 
@@ -193,7 +193,7 @@ def _bars(shares: Mapping[str, float]) -> str:
 
 
 def _searched(page: StudyPage) -> list[str]:
-    parts = ["<h2>What was searched</h2>"] if page.identity else []
+    parts = ["<h2>Search space and settings</h2>"] if page.identity else []
     for name, content in page.identity.items():
         pairs = content.items() if isinstance(content, Mapping) else [("", content)]
         rows = [[str(name), ""], *([str(key), _value(value)] for key, value in pairs)]

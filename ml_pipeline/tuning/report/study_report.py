@@ -1,4 +1,4 @@
-"""The report of a study: what was searched, what won, whether it is more than luck, and who saw the test."""
+"""The report of a study: its settings, its winner, whether the result is more than luck, and every look at the test."""
 
 import math
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ from ml_pipeline.tuning.winner_statistics import (
 
 @dataclass(frozen=True)
 class StudyReport:
-    """Where the page is, and what it says first. test: what is known of the test, and who opened it."""
+    """The page's path and its main sentences. test: the test's result, and who opened it."""
 
     path: Path
     sentences: tuple[str, ...]
@@ -44,10 +44,10 @@ class StudyReport:
 def write_study_report(
     study: optuna.Study, study_folder: Path, *, n_trials: int | None, open_test: OpenTest = "once"
 ) -> StudyReport:
-    """Write report.html into the study's folder, and open the test for the winner where that is allowed.
+    """Write report.html into the study's folder, and open the test for the winner if that is allowed.
 
-    n_trials: how many finished trials the study was to have; None: not known, and the test stays closed.
-    open_test: see `see_test`. Raises UserError where the page or the record of the test cannot be written.
+    n_trials: the planned number of finished trials; None: unknown, and the test stays closed.
+    open_test: see `see_test`. Raises UserError if the page or the record of the test cannot be written.
     """
     rows = trial_rows(study)
     judged = finished_trials(study, study_folder)
@@ -87,26 +87,26 @@ def write_study_report(
     try:
         write_study_page(path, page)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}; make room, or mend its permissions.") from error
+        raise UserError(f"{path} cannot be written: {error.strerror}; make room, or fix its permissions.") from error
     return StudyReport(path, (*verdict, *test.sentences), test)
 
 
 def trials_asked_for(study: optuna.Study) -> int | None:
-    """How many finished trials `tune` was last asked for; None where it did not make the study."""
+    """The number of finished trials that `tune` was last given; None if `tune` did not create the study."""
     told = study.user_attrs.get(N_TRIALS_ATTRIBUTE)
     return told if isinstance(told, int) and told > 0 else None
 
 
 def _unfinished(rows: list[TrialRow], n_trials: int | None) -> str:
-    """Why the winner may still change; "" where it cannot."""
+    """Why the winner may still change; "" if it cannot."""
     finished = n_finished(rows)
     if n_trials is None:
-        return "How many trials the study was to have is not known, so the test stays closed; name it by --n-trials."
+        return "The test stays closed, because the planned number of trials is unknown; give it with --n-trials."
     if finished >= n_trials:
         return ""
     return (
-        f"The test is closed: {finished:,} of {counted(n_trials, 'trial')} have finished, and the winner may change. "
-        "It is opened once, when all have."
+        f"The test is closed: {finished:,} of {counted(n_trials, 'trial')} have finished, so the winner may change. "
+        "It is opened once, when all trials have finished."
     )
 
 
@@ -132,8 +132,8 @@ def _verdict(
     return (
         first,
         *([score] if score else []),
-        "The trials have no returns of a market, so there are no statistics of selection: the value of the winner is "
-        "the highest of many and thus too high, by how much is not known.",
+        "The trials have no market returns, so the effect of selection is unknown: the winner's value is the highest "
+        "of many, and therefore too high by an unknown amount.",
     )
 
 
@@ -144,7 +144,7 @@ def _without_winner(rows: list[TrialRow]) -> str:
     reasons = {row.reason for row in rows if row.state == "failed"}
     same = f" All failed for one reason: {reasons.pop()}" if len(reasons) == 1 and states["failed"] == len(rows) else ""
     what = f"of {counted(len(rows), 'trial')}, {told}" if told else "none has begun"
-    lacking = "a finite score" if states["complete"] else "been scored to its end"
+    lacking = "a finite score" if states["complete"] else "completed"
     return f"No trial has {lacking}, so there is no winner: {what}.{same}"
 
 
@@ -154,13 +154,13 @@ def _held_out_score(test: WinnerTest, winner: TrialRow) -> str:
         return ""
     result = opening.result
     return (
-        f"In {result['episodes']:,} fresh episodes, which no trial was scored by, it returns "
+        f"In {result['episodes']:,} fresh episodes, which no trial was scored on, it returns "
         f"{result['mean_return']:,.6g} ± {result['mean_return_se']:,.3g} (standard error)."
     )
 
 
 def _value_unit(identity: Mapping[str, Any]) -> str | None:
-    """What the value of a trial is; None where the study does not say it."""
+    """The unit of a trial's value; None if the study does not record it."""
     objective, base = identity.get("objective"), identity.get("base settings")
     if not isinstance(objective, Mapping) or not isinstance(base, Mapping):
         return None
@@ -175,46 +175,46 @@ def _name_in(study_folder: Path, folder: Path | None) -> str | None:
 
 
 def statistics_rows(judgement: Judgement) -> list[tuple[str, str, str]]:
-    """What is undefined says so."""
+    """Rows of (name, value, meaning); undefined figures are shown as such."""
     return [
-        ("trials (N)", f"{judgement.n_trials:,}", "finished ones, pruned ones included: each was a try"),
-        ("checkpoints that were scored", f"{judgement.n_checkpoints:,}", "each trial is the best of its own"),
+        ("trials (N)", f"{judgement.n_trials:,}", "finished trials, including pruned ones: each was an attempt"),
+        ("checkpoints that were scored", f"{judgement.n_checkpoints:,}", "each trial is the best of its checkpoints"),
         (
             "independent trials",
             _number(judgement.n_effective, ".0f"),
             "what the N trials are worth, given the correlation of their returns",
         ),
-        ("bars of validation data", f"{judgement.n_bars:,}", "of the winner's record"),
+        ("bars of validation data", f"{judgement.n_bars:,}", "in the winner's record"),
         ("Sharpe ratio of the winner", _number(judgement.sharpe), "annualized, on validation data, after costs"),
         (
             "SR0, counting trials",
             _number(judgement.expected_maximum),
-            "expected of the luckiest of N trials without skill that spread as these do",
+            "expected from the luckiest of N trials without skill, with the same spread",
         ),
         (
             "SR0, counting checkpoints",
             _number(judgement.expected_maximum_of_checkpoints),
-            "the same of all checkpoints, had they been independent",
+            "the same for all checkpoints, if they were independent",
         ),
         (
             "deflated Sharpe ratio, counting trials",
             _number(judgement.dsr_of_trials, ".4f"),
-            f"probability that the true Sharpe ratio is above SR0; evidence begins at {LEVEL:g}",
+            f"probability that the true Sharpe ratio is above SR0; at least {LEVEL:g} is evidence",
         ),
         (
             "deflated Sharpe ratio, counting checkpoints",
             _number(judgement.dsr_of_checkpoints, ".4f"),
-            "the same against the other; the lower of the two is the verdict's",
+            "the same with the other SR0; the verdict uses the lower of the two",
         ),
         (
             "probability of backtest overfitting (PBO)",
             _number(judgement.pbo, ".4f"),
-            f"by CSCV over {judgement.pbo_blocks} blocks of bars; above 0.5 the choice is worse than none",
+            f"by CSCV over {judgement.pbo_blocks} blocks of bars; above 0.5, choosing the best is worse than chance",
         ),
         (
             "minimum track record length",
             _bars(judgement.min_track_record),
-            "bars until such a Sharpe ratio is above 0 at 95 %, had it been the only trial",
+            "bars that would show this Sharpe ratio above 0 at 95 %, if it were the only trial",
         ),
     ]
 
@@ -226,4 +226,4 @@ def _number(value: float, form: str = ".2f") -> str:
 def _bars(bars: float) -> str:
     if math.isnan(bars):
         return "undefined"
-    return "none suffices" if math.isinf(bars) else f"{math.ceil(bars):,} bars"
+    return "no length suffices" if math.isinf(bars) else f"{math.ceil(bars):,} bars"

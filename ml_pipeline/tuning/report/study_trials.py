@@ -1,7 +1,7 @@
-"""What a study's trials came to, as plain data: one row per trial, and which settings mattered.
+"""The results of a study's trials as plain data: one row per trial, and the importance of each setting.
 
-Settings have the names of `train`, also where Optuna drew them on another scale. The importance of one is the share of
-the values' variance that it explains, by functional ANOVA. Source: Hutter, Hoos and Leyton-Brown 2014, "An Efficient
+Settings have the names of `train`, even if Optuna drew them on another scale. The importance of a setting is the share
+of the values' variance that it explains, by functional ANOVA. Source: Hutter, Hoos and Leyton-Brown 2014, "An Efficient
 Approach for Assessing Hyperparameter Importance", ICML, as Optuna computes it with a random forest.
 """
 
@@ -23,8 +23,8 @@ from ml_pipeline.tuning.study_files import TrialKind, kind_of
 class TrialRow:
     """One trial of a study.
 
-    value: its score, the last one it reported where it was pruned; None without one. reason: why it ended early.
-    params: what the sampler chose, with the distribution of each. settings: the flat settings that follow from them.
+    value: its score, or the last reported one if it was pruned; None without one. reason: why it ended early.
+    params: the sampler's choices, with their distributions. settings: the flat settings that follow from them.
     """
 
     number: int
@@ -47,16 +47,16 @@ class TrialRow:
 
 
 def trial_rows(study: optuna.Study) -> list[TrialRow]:
-    """The study's trials in the order of their numbers, without those that lost a race for the last place.
+    """The study's trials by number, without those that lost a race for the last place.
 
-    A trial that was stopped is shown as such; the later one that went on with it has a row of its own.
+    A stopped trial is shown as stopped; the later trial that continues it has its own row.
     """
     trials = sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.number)
     return [_row(trial) for trial in trials if kind_of(trial) != "void"]
 
 
 def n_finished(rows: Sequence[TrialRow]) -> int:
-    """As that of `study_files`."""
+    """As `study_files.n_finished`."""
     return sum(row.state in {"complete", "pruned"} and row.continues is None for row in rows)
 
 
@@ -88,7 +88,7 @@ def _value(trial: FrozenTrial) -> float | None:
     return finite(steps[max(steps)]) if steps else None
 
 
-# Attributes come from a storage that others write, too: what is not of the expected kind is left out.
+# Other programs can write the attributes in a storage: values of an unexpected type are left out.
 def _mapping(value: object) -> Mapping[str, Any]:
     return {str(name): each for name, each in value.items()} if isinstance(value, dict) else {}
 
@@ -106,9 +106,9 @@ _ONE_MINUS = "one_minus_"
 
 
 class ShownSetting(NamedTuple):
-    """How a parameter of Optuna's is shown. axis: its name in a chart. values: of the setting, None where not drawn.
+    """How to show a parameter of Optuna's. axis: its name in a chart. values: of the setting, None if not drawn.
 
-    on_axis: what a chart draws in place of the values, where it differs.
+    on_axis: the values that a chart draws, if they differ.
     """
 
     name: str
@@ -118,9 +118,9 @@ class ShownSetting(NamedTuple):
 
 
 def shown_setting(parameter: str, rows: Sequence[TrialRow]) -> ShownSetting | None:
-    """How a parameter on a scale of its own is shown; None for any other one.
+    """How to show a parameter that Optuna draws on another scale; None for any other parameter.
 
-    log2_n_steps 7 is n_steps 128; one_minus_gamma 0.01 is gamma 0.99, drawn as 1 - gamma, since it is searched by it.
+    log2_n_steps 7 is n_steps 128; one_minus_gamma 0.01 is gamma 0.99, drawn as 1 - gamma, the scale of its search.
     """
     for prefix in (_LOG2, _ONE_MINUS):
         name = parameter.removeprefix(prefix)
@@ -141,20 +141,20 @@ def setting_name(parameter: str, rows: Sequence[TrialRow]) -> str:
 
 
 FEWEST_TRIALS = 10
-"""With fewer scored trials the forest says more about chance than about settings."""
+"""With fewer scored trials, the forest's result is mostly noise."""
 _SEED = 0
 
 
 class Importance(NamedTuple):
-    """shares: of each setting, the largest first; they add up to 1. sentence: what they are of, or why not."""
+    """shares: of each setting, the largest first; they add up to 1. sentence: explains them, or why there are none."""
 
     shares: Mapping[str, float]
     sentence: str
 
 
 def importance_of_settings(study: optuna.Study, rows: Sequence[TrialRow]) -> Importance:
-    """The same trials give the same shares."""
-    # Loads scikit-learn and SciPy: 2 s of a processor and 116 MB, which a search needs at its end alone.
+    """The share of each setting; deterministic for the same trials."""
+    # Loads scikit-learn and SciPy (2 s of CPU time and 116 MB), which a study needs only at its end.
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
     scored = [row for row in rows if row.state == "complete" and row.value is not None]
@@ -170,9 +170,9 @@ def importance_of_settings(study: optuna.Study, rows: Sequence[TrialRow]) -> Imp
     shares = {name: share for name, share in found.items() if math.isfinite(share)}
     left = {name for row in scored for name in row.params} - {*varied}
     others = sorted(setting_name(name, rows) for name in left)
-    left_out = f" Not compared, since some trials lack it or it never varied: {', '.join(others)}." if others else ""
+    left_out = f" Not compared, as some trials lack them or they never varied: {', '.join(others)}." if others else ""
     return Importance(
         shares,
         f"Share of the variance of the value over {len(scored)} scored trials that each setting explains by itself "
-        f"(fANOVA). Pruned trials are not in it.{left_out}",
+        f"(fANOVA). Pruned trials are not included.{left_out}",
     )

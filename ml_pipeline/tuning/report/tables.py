@@ -1,4 +1,4 @@
-"""The tables of a study's page, all trials and what went wrong how often, and the data of its charts."""
+"""The tables of a study's page (all trials, and the reasons for failures) and the data of its charts."""
 
 import math
 from collections import defaultdict
@@ -23,7 +23,7 @@ _MOST_NUMBERS = 12
 
 
 def trials_table(rows: Sequence[TrialRow], study_folder: Path, value_unit: str | None = None) -> SortableTable:
-    """Every trial, whatever became of it. A trial whose run folder is here leads there."""
+    """Every trial in any state. A trial links to its run folder if the folder exists here."""
     value = f"value, {value_unit}" if value_unit else "value"
     links = [folder_link(row.folders[0], study_folder) if row.folders else "" for row in rows]
     columns = [
@@ -45,7 +45,7 @@ def trials_table(rows: Sequence[TrialRow], study_folder: Path, value_unit: str |
 
 
 def failures_table(rows: Sequence[TrialRow]) -> SortableTable | None:
-    """Each reason once, with how often it was met, and in which trials; None where no trial failed."""
+    """Each reason once, with its count and its trials; None if no trial failed."""
     by_reason: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row in rows:
         if row.state in {"failed", "impossible"}:
@@ -65,9 +65,9 @@ def failures_table(rows: Sequence[TrialRow]) -> SortableTable | None:
 
 
 def folder_link(name: str, study_folder: Path) -> str:
-    """The address of a run's page, or of its folder, relative to the study's; "" where it is not here.
+    """The link to a run's page or folder, relative to the study's folder; "" if it is not here.
 
-    Names come from a storage that others write, too: none leads out of the study's folder.
+    Other programs can write the names in a storage, so links never lead out of the study's folder.
     """
     folder = path_inside(study_folder, name)
     if folder is None or not folder.is_dir():
@@ -76,10 +76,10 @@ def folder_link(name: str, study_folder: Path) -> str:
 
 
 def why(row: TrialRow) -> str:
-    """Why a trial ended as it did, and which other one it goes back to."""
+    """Why a trial ended, and which earlier trial it continues."""
     parts = [in_one_line(row.reason, _LONGEST_REASON)] if row.reason else []
     if row.retry_of is not None:
-        parts.append(f"goes on with trial {row.retry_of}, which was interrupted")
+        parts.append(f"resumes trial {row.retry_of}, which was interrupted")
     if row.continues is not None:
         parts.append(f"continues trial {row.continues}")
     return "; ".join(parts)
@@ -134,7 +134,7 @@ def chart_data(
     logits: ArrayLike | None = None,
     unit: str | None = None,
 ) -> dict[str, Any]:
-    """Plain values for `assets/study.js`. order: names of settings that come first. logits: of the overfitting test.
+    """The data for `assets/study.js`. order: settings that come first. logits: of the overfitting test.
 
     unit: of the values; None if unknown.
     """
@@ -170,7 +170,7 @@ def _ordered(rows: Sequence[TrialRow], first: Sequence[str]) -> list[str]:
 
 
 def _setting(name: str, rows: Sequence[TrialRow]) -> dict[str, Any]:
-    """A setting as numbers, with their scale, or as words, each by its place among the choices."""
+    """A setting as numbers with their scale, or as indices into its list of choices."""
     shown = shown_setting(name, rows)
     if shown is not None:
         return {"name": _short(shown.axis), "words": None, "log": True, "values": list(shown.on_axis)}
@@ -216,7 +216,7 @@ def _duration_s(time: datetime | None) -> float | None:
 
 
 def utc(time: datetime) -> datetime:
-    """A time of Optuna's, which is the local one without a zone, in UTC."""
+    """A time of Optuna's, which is local and without a zone, in UTC."""
     return time.astimezone(UTC)
 
 

@@ -1,7 +1,7 @@
-"""The record of who looked at the test split: every opening is written down before the evaluation begins.
+"""The record of every look at the test split; each opening is recorded before the evaluation begins.
 
 It is kept twice: as an attribute of the study, so that every machine that shares the storage sees it, and as a line of
-test_opened.jsonl in the study's folder, so that it outlives the storage. The two are read as one.
+test_opened.jsonl in the study's folder, so that it outlives the storage. Readers merge the two.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ from ml_pipeline.tuning.storage.optuna_internals import engine_of, journal_of
 from ml_pipeline.tuning.study_files import identity_of
 
 ATTRIBUTE = "test_opened"
-"""Of the study: a list of openings, the earliest first."""
+"""Attribute of the study: a list of openings, the earliest first."""
 OPENINGS_FILE = "test_opened.jsonl"
 WINNER_TEST_FOLDER = "winner_test"
-"""In a study's folder: the report of the first opening; that of the second is winner_test-2."""
+"""In a study's folder: the report of the first opening; the second one is winner_test-2."""
 _REPORT_FOLDER = re.compile(rf"{WINNER_TEST_FOLDER}(-[1-9]\d{{0,8}})?")
 _LOCK_SUFFIX = ".test_opening"
 _LOCK_FILE = f"study{_LOCK_SUFFIX}"
@@ -41,9 +41,9 @@ _LOCK_FILE = f"study{_LOCK_SUFFIX}"
 class Opening:
     """One look at held-out data.
 
-    when: ISO 8601, UTC. trial: whose policy was evaluated. version: of this package. by: host and pid. process: who
-    that is exactly. checkpoint: SHA-256 of the file that was evaluated. folder: of its report, in the study's folder.
-    result: its figures; None until the evaluation has ended.
+    when: ISO 8601, UTC. trial: the trial whose policy was evaluated. version: of this package. by: host and pid.
+    process: its exact identity. checkpoint: SHA-256 of the evaluated file. folder: of its report, in the study's
+    folder. result: its figures; None until the evaluation has ended.
     """
 
     when: str
@@ -57,7 +57,7 @@ class Opening:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the process that opened may still be evaluating; True as well where that cannot be known."""
+        """Whether the process that opened the test may still be evaluating; True if that is unknown."""
         if self.result is not None:
             return False
         try:
@@ -66,16 +66,16 @@ class Opening:
             return True
 
     def as_look(self, study_name: str) -> Look:
-        """As a look at the data: the same one if another process ends the evaluation."""
+        """The opening as a look at the data; it stays one look if another process finishes the evaluation."""
         return Look(f"report of the study {study_name} for trial {self.trial}", self.when, self.by)
 
     def same_look(self, other: "Opening") -> bool:
-        """Whether the two are one look at the data, told twice."""
+        """Whether both record the same look at the data."""
         return (self.when, self.trial, self.by) == (other.when, other.trial, other.by)
 
 
 def read_openings(study: optuna.Study, study_folder: Path) -> list[Opening]:
-    """Every opening that the study or its folder tells of, the earliest first."""
+    """Every opening recorded in the study or its folder, the earliest first."""
     openings = _from_data(study.user_attrs.get(ATTRIBUTE))
     for line in read_lines(study_folder / OPENINGS_FILE):
         with contextlib.suppress(ValueError):  # a torn line
@@ -84,7 +84,7 @@ def read_openings(study: optuna.Study, study_folder: Path) -> list[Opening]:
 
 
 def looks_at_test(study: optuna.Study, study_folder: Path, openings: Sequence[Opening]) -> list[Look]:
-    """Every look at the test part of the study's data, by whatever and wherever it was, the earliest first."""
+    """Every look at the test part of the study's data, by any program in any place, the earliest first."""
     task = identity_of(study).get("task")
     data = task.get("data") if isinstance(task, dict) else None
     fingerprints = [each for each in (data.values() if isinstance(data, dict) else [data]) if isinstance(each, str)]
@@ -98,9 +98,9 @@ def looks_at_test(study: optuna.Study, study_folder: Path, openings: Sequence[Op
 def record_opening(
     study: optuna.Study, study_folder: Path, *, trial: int, checkpoint: str, expected: Sequence[Opening], folder: str
 ) -> Opening | None:
-    """Write down that the test is opened now, for this trial; None where somebody else has opened it meanwhile.
+    """Record that the test is opened now, for this trial; None if another process has opened it in the meantime.
 
-    expected: the openings that the caller knows of. Raises UserError where the record cannot be written; the test then
+    expected: the openings that the caller has read. Raises UserError if the record cannot be written; the test then
     stays closed.
     """
     process = this_process()
@@ -129,7 +129,7 @@ def record_opening(
 
 
 def take_over(study: optuna.Study, study_folder: Path, opening: Opening) -> bool:
-    """Let this process end an evaluation whose own process has died; False where somebody else does so already."""
+    """Let this process finish the evaluation of a dead process; False if another process already does."""
     with _one_at_a_time(study, study_folder):
         openings = read_openings(study, study_folder)
         current = next((each for each in openings if each.same_look(opening)), None)
@@ -141,7 +141,7 @@ def take_over(study: optuna.Study, study_folder: Path, opening: Opening) -> bool
 
 
 def record_result(study: optuna.Study, study_folder: Path, opening: Opening, result: Mapping[str, Any]) -> Opening:
-    """Add what the evaluation found to the record of its opening, which is returned."""
+    """Add the evaluation's figures to the record of its opening; return that record."""
     told = replace(opening, result=dict(result))
     with _one_at_a_time(study, study_folder):
         openings = read_openings(study, study_folder)
@@ -150,14 +150,14 @@ def record_result(study: optuna.Study, study_folder: Path, opening: Opening, res
 
 
 def _from_data(data: object) -> list[Opening]:
-    """The openings in a list of objects; an object without a time and a trial is none."""
+    """The openings in a list of objects; objects without a time and a trial are skipped."""
     found = []
     for each in data if isinstance(data, list) else []:
         if not isinstance(each, dict) or not isinstance(each.get("trial"), int):
             continue
         texts = {name: str(each.get(name) or "") for name in ("when", "version", "by", "checkpoint", "folder")}
         result = each.get("result")
-        if _REPORT_FOLDER.fullmatch(texts["folder"]) is None:  # a storage that others write names no other place
+        if _REPORT_FOLDER.fullmatch(texts["folder"]) is None:  # other programs can write the storage
             texts["folder"] = WINNER_TEST_FOLDER
         found.append(
             Opening(
@@ -171,7 +171,7 @@ def _from_data(data: object) -> list[Opening]:
 
 
 def _append_line(path: Path, opening: Opening) -> None:
-    """Add the opening as a line that is on the disk when this returns."""
+    """Append the opening as a line, and wait until it is on disk."""
     line = {name: value for name, value in asdict(opening).items() if name != "result"}
     with path.open("a+b") as file:
         torn = file.tell() > 0 and _last_byte(file) != b"\n"
@@ -187,7 +187,7 @@ def _last_byte(file: Any) -> bytes:
 
 @contextlib.contextmanager
 def _one_at_a_time(study: optuna.Study, study_folder: Path) -> Iterator[None]:
-    """Within the block no other process changes the record of this study, on any machine that shares its storage."""
+    """Within the block, no other process changes this study's record, on any machine that shares its storage."""
     journal = journal_of(study)
     beside = study_folder / _LOCK_FILE if journal is None else journal.with_name(journal.name + _LOCK_SUFFIX)
     with alone(beside), _alone_in_database(study):
@@ -196,7 +196,7 @@ def _one_at_a_time(study: optuna.Study, study_folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone_in_database(study: optuna.Study) -> Iterator[None]:
-    """A lock that PostgreSQL holds until the block, or its connection, ends; other storages are files."""
+    """A lock in PostgreSQL until the block, or its connection, ends; other storages are files and need none."""
     engine = engine_of(study)
     if engine is None or engine.dialect.name != "postgresql":
         yield

@@ -1,6 +1,6 @@
-"""Opens the test split for the winner of a study, once, and tells who saw it, when, and how often.
+"""Opens the test split once for the winner of a study, and reports who opened it, when, and how often.
 
-The test of a study on a Gymnasium environment is fresh episodes, whose seeds no trial saw.
+For a Gymnasium environment, the test is fresh episodes with seeds that no trial used.
 """
 
 import json
@@ -32,17 +32,17 @@ from ml_pipeline.tuning.report.test_opening import (
 )
 
 OpenTest = Literal["once", "again", "never"]
-"""Whether a report may open the test: where it was never opened, for another winner too, or not at all."""
+"""Whether a report may open the test: if it was never opened, also for another winner, or not at all."""
 
 HeldOut = Literal["the test split", "fresh episodes"]
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutTest:
-    """A loaded policy and the task to try it in; nothing was evaluated yet.
+    """A loaded policy and the task to test it in, before the evaluation.
 
-    checkpoint: SHA-256 of the file. run: evaluates, writes a report into a folder, and returns the figures; the look is
-    written down.
+    checkpoint: SHA-256 of the file. run: evaluates, writes a report into a folder, records the look, and returns the
+    figures.
     """
 
     what: HeldOut
@@ -52,7 +52,7 @@ class HeldOutTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Who the test is for. folder: of its run, None where it is not known. is_final: all trials have ended."""
+    """The trial to test. folder: of its run, None if unknown. is_final: all trials have ended."""
 
     number: int
     folder: Path | None
@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class WinnerTest:
-    """What is known of the test: every opening, that of the present winner if there is one, and how to say it."""
+    """The state of the test: every opening, the one of the current winner if any, and sentences about them."""
 
     openings: tuple[Opening, ...]
     of_winner: Opening | None
@@ -73,10 +73,10 @@ class WinnerTest:
 def see_test(
     study: optuna.Study, study_folder: Path, candidate: Candidate | None, open_test: OpenTest = "once"
 ) -> WinnerTest:
-    """Open the test for the winner where that is allowed, and tell what is recorded.
+    """Open the test for the winner if that is allowed, and return its state.
 
-    It is allowed once all trials have ended, and the test was not opened before or `open_test` is "again". The record
-    is on the disk before the evaluation begins. Raises UserError where the record or the report cannot be written.
+    It is allowed if all trials have ended, and the test was not opened before or `open_test` is "again". The record is
+    on disk before the evaluation begins. Raises UserError if the record or the report cannot be written.
     """
     openings = read_openings(study, study_folder)
     if candidate is None:
@@ -88,7 +88,7 @@ def see_test(
         return _told(openings, candidate, closed)
     try:
         if candidate.folder is None:
-            raise UserError(f"Trial {candidate.number} does not say which folder its run is in.")
+            raise UserError(f"Trial {candidate.number} has no record of its run folder.")
         test = held_out_test(candidate.folder)
     except UserError as error:
         return _told(openings, candidate, [f"The test could not be opened: {error}"])
@@ -97,8 +97,8 @@ def see_test(
         _open(study, study_folder, openings, candidate, test)
     elif test.checkpoint != own.checkpoint:
         remarks = [
-            f"Its evaluation was cut off, and the best checkpoint of trial {own.trial} is another one now, so its "
-            "result will not be known."
+            f"Its evaluation was cut off, and the best checkpoint of trial {own.trial} has changed since, so the "
+            "result is lost."
         ]
     elif take_over(study, study_folder, own):  # the same policy on the same data is no second look
         record_result(study, study_folder, own, test.run(study_folder / own.folder, own.as_look(study.study_name)))
@@ -108,15 +108,15 @@ def see_test(
 def _why_closed(
     openings: Sequence[Opening], candidate: Candidate, open_test: OpenTest, *, resumable: bool
 ) -> list[str] | None:
-    """What to say where nothing is to be evaluated, which may be nothing; None where the winner is."""
+    """The sentences, possibly none, if nothing will be evaluated; None if the winner will be."""
     own = _own(openings, candidate)
     if open_test == "never":
-        return [] if openings else ["The test was not opened: --no-open-test."]
+        return [] if openings else ["The test was not opened, because of --no-open-test."]
     if own is not None and own.result is not None:
         return []
     if resumable:
         return None
-    if own is not None and open_test != "again":  # again: nobody can tell from here whether another machine is at it
+    if own is not None and open_test != "again":  # "again": another machine may or may not be evaluating it
         return []
     if openings and open_test != "again":
         return [_another_winner(openings[-1], candidate)]
@@ -126,7 +126,7 @@ def _why_closed(
 def _open(
     study: optuna.Study, study_folder: Path, openings: Sequence[Opening], candidate: Candidate, test: HeldOutTest
 ) -> None:
-    """Record that the test is opened, and evaluate; nothing where somebody else was faster."""
+    """Record that the test is opened, and evaluate; do nothing if another process was faster."""
     opening = record_opening(
         study,
         study_folder,
@@ -152,7 +152,7 @@ def _told(openings: Sequence[Opening], candidate: Candidate | None, remarks: Seq
     if openings and openings[-1].result is None and not any("cut off" in remark for remark in remarks):
         last = openings[-1]
         sentences.append(
-            f"It is being evaluated by {last.by}; write the report again when that has ended."
+            f"{last.by} is evaluating it; write the report again when it has finished."
             if last.is_under_way
             else f"The evaluation for trial {last.trial} was cut off before its result was recorded."
         )
@@ -165,11 +165,11 @@ def _history(openings: Sequence[Opening]) -> list[str]:
     looks = [f"on {_moment(each.when)} for trial {each.trial} (by {each.by})" for each in openings]
     if len(openings) == 1:
         return [f"The test was opened once, {looks[0]}."]
-    return [f"The test was opened {len(openings)} times: {'; '.join(looks)}. Each look makes its result less honest."]
+    return [f"The test was opened {len(openings)} times: {'; '.join(looks)}. Each look makes its result less reliable."]
 
 
 def _market_result(opening: Opening | None) -> list[str]:
-    """What the winner earned on the test split, where that is known and it is a market."""
+    """The winner's result on the test split, if it is known and the task is a market."""
     result = {} if opening is None or opening.result is None else opening.result
     names = ("total_return", "sharpe", "sharpe_se", "buy_and_hold_total_return", "buy_and_hold_sharpe")
     agent, sharpe, error, market, market_sharpe = (result.get(name) for name in names)
@@ -182,16 +182,16 @@ def _market_result(opening: Opening | None) -> list[str]:
     )
     beside = "" if not told or market_sharpe is None else f" with one of {market_sharpe:,.2f}"
     return [
-        f"There, after costs, trial {opening.trial} returned {100 * agent:+,.1f} %{told}, and buy and hold "
-        f"{100 * market:+,.1f} %{beside}."
+        f"On the test split, after costs, trial {opening.trial} returned {100 * agent:+,.1f} %{told}, and buy and "
+        f"hold {100 * market:+,.1f} %{beside}."
     ]
 
 
 def _another_winner(last: Opening, candidate: Candidate) -> str:
     return (
-        f"The winner is trial {candidate.number} now, and the test was opened for trial {last.trial}. It stays closed, "
-        "because it was seen: a second look is a choice among several, too. --open-test-again opens it nevertheless, "
-        "and counts."
+        f"The winner is now trial {candidate.number}, but the test was opened for trial {last.trial}. It stays closed, "
+        "because a second look would choose among test results too. --open-test-again opens it anyway and counts the "
+        "look."
     )
 
 
@@ -205,7 +205,7 @@ def _moment(when: str) -> str:
 
 
 FEWEST_EPISODES = 30
-"""Of a Gymnasium environment; a trial's own number of evaluation episodes where that is larger."""
+"""Test episodes of a Gymnasium environment, unless the trial itself has more evaluation episodes."""
 # Environment i of a trial begins with seed + i, episode k of its evaluations with seed + 1,000,000 + k, and of these
 # with seed + 2,000,000 + k.
 _HELD_OUT_SEED_OFFSET = 1_000_000
@@ -214,11 +214,11 @@ _HELD_OUT_SEED_OFFSET = 1_000_000
 def held_out_test(run_folder: Path) -> HeldOutTest:
     """Load the best policy of a trial's run folder, and the market or environment that it was trained in.
 
-    Raises UserError where one of them cannot be used: the data were moved, or the folder is on another machine.
+    Raises UserError if one of them cannot be used: the data were moved, or the folder is on another machine.
     """
     path = run_folder / BEST_CHECKPOINT
     if not path.is_file():
-        raise UserError(f"{path} is not there; write the report on the machine that has this trial's folder.")
+        raise UserError(f"{path} does not exist; write the report on the machine that has this trial's folder.")
     refuse_links(run_folder)
     policy, digest = SavedPolicy(run_folder), digest_of(path)
     run = policy.config.run
@@ -228,7 +228,7 @@ def held_out_test(run_folder: Path) -> HeldOutTest:
         act = policy.act_for(gym_task)
         return HeldOutTest("fresh episodes", digest, lambda folder, look: _play(gym_task, act, folder, run_folder))
     task = policy.trading_task(policy.config)
-    _ = task.notices  # raises where a feature sees ahead
+    _ = task.notices  # raises if a feature sees ahead
     act = policy.act_for(task, "test")
     return HeldOutTest("the test split", digest, lambda folder, look: _trade(task, act, folder, look, run_folder))
 

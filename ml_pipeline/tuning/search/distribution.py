@@ -1,4 +1,4 @@
-"""How the values of one setting are drawn: what a line of a search space says, checked, and as Optuna draws it."""
+"""The distribution of one setting: reads and checks a line of a search space, and turns it into Optuna's terms."""
 
 import json
 import math
@@ -21,7 +21,7 @@ _LARGEST_POWER = 62  # of two, below the largest whole number that is a float's 
 class Distribution:
     """The values of the setting `name`, which Optuna draws as its parameter `parameter` from `drawn`.
 
-    to_value: from what Optuna drew to the setting's value. shown: as a space's file would say it, in one way alone.
+    to_value: converts Optuna's value to the setting's. shown: the distribution in a space file's normal form.
     Optuna's parameter has the setting's name unless it is drawn on another scale, such as one_minus_gamma.
     """
 
@@ -32,18 +32,18 @@ class Distribution:
     shown: Mapping[str, Any]
 
     def suggest(self, trial: Trial) -> Any:
-        """The value that this trial has."""
+        """The setting's value in this trial."""
         drawn = self.drawn
         if isinstance(drawn, CategoricalDistribution):
             return self.to_value(trial.suggest_categorical(self.parameter, drawn.choices))
         assert isinstance(drawn, IntDistribution | FloatDistribution)
         ask: Callable[..., Any] = trial.suggest_int if isinstance(drawn, IntDistribution) else trial.suggest_float
-        # Without log Optuna takes step=None for a float alone.
+        # Without log, Optuna accepts step=None only for a float.
         step = {} if drawn.log or drawn.step is None else {"step": drawn.step}
         return self.to_value(ask(self.parameter, drawn.low, drawn.high, log=drawn.log, **step))
 
     def points(self) -> Sequence[Any] | None:
-        """Everything that Optuna may draw, in order; None where that is a continuous range."""
+        """All values that Optuna may draw, in order; None for a continuous range."""
         drawn = self.drawn
         if isinstance(drawn, CategoricalDistribution):
             return drawn.choices
@@ -67,8 +67,8 @@ class Distribution:
 def read_distribution(name: str, content: Any, hint: Any, *, where: str) -> Distribution:
     """The distribution of the setting `name`, of the type `hint`, that `content` describes.
 
-    content: a list of choices, or a mapping with one of the forms `FORMS`. where: opens the sentences of errors.
-    Raises UserError: no such form, a range that is empty or has no logarithm, values that the setting does not take.
+    content: a list of choices, or a mapping with one of the forms `FORMS`. where: the start of error messages.
+    Raises UserError if the form is unknown, a range is empty or has no logarithm, or the setting rejects a value.
 
     >>> read_distribution("gamma", {"uniform": [0.9, "0.999"]}, float, where="space.yaml: gamma").drawn
     FloatDistribution(high=0.999, log=False, low=0.9, step=None)
@@ -81,7 +81,7 @@ def read_distribution(name: str, content: Any, hint: Any, *, where: str) -> Dist
     if not isinstance(content, Mapping):
         raise UserError(
             f"{where} must be a list of choices, or a range such as {{uniform: [0, 1]}}, but got "
-            f"{in_one_line(content)}; a setting that every trial shares goes to the command line."
+            f"{in_one_line(content)}; set a value that all trials share on the command line."
         )
     forms = [str(key) for key in content if key in FORMS and not (key == "log" and "int" in content)]
     if len(forms) != 1:
@@ -95,7 +95,7 @@ def read_distribution(name: str, content: Any, hint: Any, *, where: str) -> Dist
     for key in content:
         if key != form and key not in _OPTIONS_OF.get(form, ()):
             takes = " and ".join(_OPTIONS_OF.get(form, ())) or "nothing"
-            raise UserError(f'{where}: {form} takes {takes} besides, but got "{in_one_line(key)}".')
+            raise UserError(f'{where}: {form} takes {takes} in addition, but got "{in_one_line(key)}".')
     return FORMS[form](name, content, hint, where)
 
 
@@ -126,10 +126,10 @@ def _uniform(name: str, content: Mapping[str, Any], hint: Any, where: str) -> Di
     if content.get("step") is None:
         return _plain(name, FloatDistribution(low, high), hint, {"uniform": [low, high]}, where)
     step = _step(convert(content["step"], float, name=f"{where}: step"), low, high, where)
-    # As Optuna counts them, which would otherwise lower the upper end with a warning where no step leads to it.
+    # Counted as Optuna does; if no step leads to the upper end, Optuna would lower it with a warning.
     try:
         n_steps = (_exact(high) - _exact(low)) // _exact(step)
-    except InvalidOperation:  # more than decimals have digits
+    except InvalidOperation:  # more digits than a Decimal has
         raise UserError(f"{where}: step {step} is too small for the range {low} to {high}; leave it out.") from None
     drawn = FloatDistribution(low, float(_exact(low) + n_steps * _exact(step)), step=step)
     return _plain(name, drawn, hint, {"uniform": [low, high], "step": step}, where)
@@ -169,8 +169,8 @@ def _one_minus_log(name: str, content: Mapping[str, Any], hint: Any, where: str)
     low, high = _ends(content, "one_minus_log", float, where)
     if high >= 1:
         raise UserError(
-            f"{where}: one_minus_log draws the logarithm of 1 minus the value, so that both ends must be below 1, but "
-            f"got {high:g}."
+            f"{where}: one_minus_log draws the logarithm of 1 minus the value, so both ends must be below 1, but got "
+            f"{high:g}."
         )
     drawn = FloatDistribution(1 - high, 1 - low, log=True)
 
@@ -188,7 +188,7 @@ FORMS: Mapping[str, Callable[[str, Mapping[str, Any], Any, str], Distribution]] 
     "int": _int,
     "power_of_two": _power_of_two,
 }
-"""What a setting in a search space may be, by name."""
+"""The forms of a setting in a search space, by name."""
 _OPTIONS_OF = {"uniform": ("step",), "int": ("step", "log")}
 # log is a form, and an option of int.
 _OPTIONS = frozenset({"step", "log"})
@@ -204,13 +204,13 @@ def _plain(name: str, drawn: BaseDistribution, hint: Any, shown: Mapping[str, An
 
 
 def _checked(distribution: Distribution) -> Distribution:
-    """The distribution. Raises UserError where the setting is of another type than its values."""
+    """The distribution. Raises UserError if its values have another type than the setting."""
     distribution.edges()
     return distribution
 
 
 def _need_numbers(hint: Any, where: str, *, whole: bool = False) -> None:
-    """Raise UserError where a setting takes no numbers, or whole ones alone while a range has others."""
+    """Raise UserError if a setting takes no numbers, or only whole ones although a range has others."""
     try:
         convert(1, hint, name=where)
     except UserError as error:
@@ -225,7 +225,7 @@ def _need_numbers(hint: Any, where: str, *, whole: bool = False) -> None:
 
 
 def _ends(content: Mapping[str, Any], form: str, of: type, where: str) -> tuple[Any, Any]:
-    """Both ends of a range, the lower one first. Raises UserError where they are not two numbers in order."""
+    """Both ends of a range, the lower one first. Raises UserError if they are not two numbers in order."""
     ends = content[form]
     if not isinstance(ends, list) or len(ends) != 2:
         raise UserError(f"{where}: {form} must be both ends of a range, such as [1, 20], but got {in_one_line(ends)}.")
@@ -249,7 +249,7 @@ def _step(step: Any, low: float, high: float, where: str) -> Any:
 
 
 def _exact(number: float) -> Decimal:
-    """The number as it is written: a decimal has no binary remainder."""
+    """The number as written, without a binary rounding error."""
     return Decimal(str(number))
 
 
@@ -260,7 +260,7 @@ def _finite(value: Any, where: str) -> Any:
 
 
 def _label(value: Any) -> bool | int | float | str | None:
-    """A value as what Optuna stores: itself where JSON has a word for it, else its JSON text."""
+    """A value as Optuna stores it: unchanged if it is a JSON scalar, else its JSON text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return json.dumps(value)

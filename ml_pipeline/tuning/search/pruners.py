@@ -1,7 +1,7 @@
-"""Pruners by name: what ends trials that lag behind. Their resource is environment steps, fitted to a trial's length.
+"""Pruners by name, which stop trials that lag behind. Their resource is environment steps, scaled to a trial's length.
 
-A trial reports its best value so far at multiples of a number of steps that all trials of a study share. A trial whose
-rollouts are longer than that leaves some of them out.
+A trial reports its best value so far at multiples of a number of steps that all trials of a study share. A trial with
+longer rollouts skips some of them.
 """
 
 import math
@@ -18,9 +18,9 @@ from ml_pipeline.config.errors import UserError, nearest
 
 PrunerName = Literal["asha", "hyperband", "median", "none"]
 REDUCTION = 3
-"""One trial in so many goes on from a rung, to so many times its steps."""
+"""One in this many trials continues from a rung, to this many times its steps."""
 _LEAST_SHARE = 27
-"""The first rung is at no less than one part in so many of a trial's steps."""
+"""The first rung is at least this fraction (1/27) of a trial's steps."""
 _LAST_SHARE = 0.8
 _STARTUP_TRIALS = 5
 
@@ -30,14 +30,14 @@ def make_pruner(name: str, *, budget: int, report_every: int) -> BasePruner:
 
     budget: environment steps of a whole trial, over all its runs. report_every: steps between two reports.
 
-    - "asha": asynchronous successive halving (Li et al. 2020, arXiv:1810.05934): of the trials at a rung the best third
-      goes on. The first rung is `first_rung`, each other one at three times the steps of the one before.
-    - "hyperband": successive halving from each of those rungs on, for a part of the trials each (Li et al. 2018,
-      JMLR 18).
-    - "median": a trial whose best value is below the median of those that completed, at the same step, ends.
-    - "none": no trial is ended.
+    - "asha": asynchronous successive halving (Li et al. 2020, arXiv:1810.05934): of the trials at a rung, the best
+      third continues. The first rung is `first_rung`, and each later one has three times the steps of the one before.
+    - "hyperband": successive halving that starts from each of those rungs, each for a part of the trials (Li et al.
+      2018, JMLR 18).
+    - "median": a trial ends if its best value is below the median of the completed trials at the same step.
+    - "none": no pruning.
 
-    No trial is ended in the last fifth of its steps, where little is saved. Raises UserError: no such name.
+    No trial is pruned in the last fifth of its steps, which would save little. Raises UserError for an unknown name.
     """
     first = first_rung(budget, report_every)
     makers: dict[str, Callable[[], BasePruner]] = {
@@ -52,7 +52,7 @@ def make_pruner(name: str, *, budget: int, report_every: int) -> BasePruner:
 
 
 def first_rung(budget: int, report_every: int) -> int:
-    """The steps of a trial before it may be ended: the first report at or after a 27th of its budget.
+    """The steps before a trial may be pruned: the first report at or after a 27th of its budget.
 
     >>> first_rung(27_000, 100), first_rung(27_000, 900), first_rung(27_000, 2_700), first_rung(27_000, 30_000)
     (1000, 1800, 2700, 30000)
@@ -79,14 +79,14 @@ class _Hyperband(HyperbandPruner):
 
 
 class MedianPruner(BasePruner):
-    """Ends a trial whose best value is below the median of what completed trials had reached by the same step.
+    """Ends a trial if its best value is below the median of the completed trials' best values by the same step.
 
-    Optuna's own compares trials that reported at exactly the same step; here some leave steps out.
-    Source: Golovin et al. 2017, "Google Vizier", section 3.2, with values for their running averages.
+    Optuna's own pruner compares only trials that reported at exactly the same step; here some trials skip steps.
+    Source: Golovin et al. 2017, "Google Vizier", section 3.2, with values in place of running averages.
     """
 
     def __init__(self, *, warm_up_steps: int, budget: int, startup_trials: int = _STARTUP_TRIALS) -> None:
-        """warm_up_steps: before which no trial is ended. startup_trials: that must have completed before one is."""
+        """warm_up_steps: steps before pruning begins. startup_trials: complete trials before pruning begins."""
         self._warm_up_steps = warm_up_steps
         self._budget = budget
         self._startup_trials = startup_trials
@@ -105,11 +105,11 @@ class MedianPruner(BasePruner):
 
 
 def _best_by(trial: FrozenTrial, step: int, sign: int) -> float | None:
-    """The best value of a trial up to a step, larger is better; None where it reported none, or nothing but NaN."""
+    """The best value of a trial up to a step, larger is better; None if it reported none, or only NaN."""
     values = [sign * value for at, value in trial.intermediate_values.items() if at <= step and not math.isnan(value)]
     return max(values, default=None)
 
 
 def _is_over(trial: FrozenTrial, budget: int) -> bool:
-    """Whether pruning would save next to nothing."""
+    """Whether pruning would save almost nothing."""
     return trial.last_step is not None and trial.last_step > _LAST_SHARE * budget

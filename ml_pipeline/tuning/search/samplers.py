@@ -1,9 +1,9 @@
-"""Samplers by name: what chooses the settings of the next trial, seeded anew for each trial.
+"""Samplers by name, which choose the settings of the next trial, with a new seed for each trial.
 
-Optuna seeds a sampler once, and each draw moves its generator on: two workers with one seed would draw the same, and a
-study that goes on in a new process would begin its sequence again. So `SeededByTrial` lets the k-th trial of a study
-draw by a seed made of the study's and k, where trials that repeat an earlier one do not count, as they draw nothing:
-what is drawn depends on the study and not on the process.
+Optuna seeds a sampler once, and each draw advances its generator: two workers with the same seed would draw the same
+values, and a study that continues in a new process would repeat its sequence. So `SeededByTrial` seeds the k-th trial
+from the study's seed and k, not counting trials that repeat an earlier one, since they draw nothing. The draws then
+depend only on the study, not on the process.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from ml_pipeline.tuning.search.space import Space
 from ml_pipeline.tuning.storage.optuna_internals import stored_trials
 
 SamplerName = Literal["tpe", "gp", "cmaes", "random", "grid"]
-_VOID = "void"  # user attribute of a trial that was never run, since another worker had the last place
+_VOID = "void"  # user attribute of a trial that never ran, because another worker took the last place
 
 
 def make_sampler(name: str, seed: int, space: Space) -> BaseSampler:
     """The sampler with this name.
 
-    - "tpe": tree-structured Parzen estimator (Bergstra et al. 2011), of all parameters together.
-    - "gp": a Gaussian process and log expected improvement; 0.1-0.2 s a trial, and more with hundreds of trials.
-    - "cmaes": CMA-ES (Hansen 2016, arXiv:1604.00772) of the ranges; choices are drawn by TPE.
-    - "random": independently of all trials before.
+    - "tpe": tree-structured Parzen estimator (Bergstra et al. 2011).
+    - "gp": a Gaussian process and log expected improvement; 0.1-0.2 s per trial, and more with hundreds of trials.
+    - "cmaes": CMA-ES (Hansen 2016, arXiv:1604.00772) for ranges; TPE draws the choices.
+    - "random": independent of all earlier trials.
     - "grid": every point of a finite space once, in random order.
 
-    Raises UserError: no such name, a package that is missing, a space that the sampler is not for.
+    Raises UserError if the name is unknown, a package is missing, or the sampler does not support the space.
     """
     makers: dict[str, Callable[[], BaseSampler]] = {
         "tpe": lambda: TPESampler(seed=seed),
@@ -52,9 +52,9 @@ def make_sampler(name: str, seed: int, space: Space) -> BaseSampler:
 
 
 def sampler_remark(name: str, space: Space) -> str | None:
-    """A sentence about what the sampler leaves to another one in this space, or about how many points a grid has.
+    """A sentence about parameters that another sampler draws in this space, or about the number of points of a grid.
 
-    None where there is nothing to say. Raises UserError as `Space.grid`.
+    None if there is neither. Raises UserError as `Space.grid`.
     """
     if name == "grid":
         points = counted(math.prod(map(len, space.grid().values())), "point")
@@ -63,19 +63,19 @@ def sampler_remark(name: str, space: Space) -> str | None:
     if distributions is None:
         if name in {"gp", "cmaes"}:
             return (
-                f"The space {space.name} is a function: the sampler {name} chooses what every trial so far asked for, "
-                "and TPE the rest."
+                f"The space {space.name} is a function: the sampler {name} chooses the parameters that every trial so "
+                "far has used, and TPE the rest."
             )
         return None
     choices = [each for each, of in distributions.items() if isinstance(of, CategoricalDistribution)]
     if name == "cmaes" and choices:
-        return f"The sampler cmaes is for ranges: of the space {space.name}, TPE chooses {', '.join(choices)}."
+        return f"The sampler cmaes handles only ranges: in the space {space.name}, TPE chooses {', '.join(choices)}."
     return None
 
 
 def _cmaes(seed: int, space: Space) -> CmaEsSampler:
-    """Raises UserError where CMA-ES would choose nothing: of fewer than two ranges it leaves all to another."""
-    if find_spec("cmaes") is None:  # Optuna says so only when the second trial begins
+    """Raises UserError if the space has fewer than two ranges: CMA-ES would then leave all draws to another sampler."""
+    if find_spec("cmaes") is None:  # Optuna reports it only when the second trial begins
         raise UserError(f"The sampler cmaes needs the package cmaes: {install_extra('tune')}")
     distributions = space.distributions()
     if distributions is not None:
@@ -83,19 +83,19 @@ def _cmaes(seed: int, space: Space) -> CmaEsSampler:
         if len(ranges) < 2:
             raise UserError(
                 f"The sampler cmaes needs at least two ranges, but the space {space.name} has {len(ranges) or 'none'}; "
-                "take another sampler, such as tpe."
+                "use another sampler, such as tpe."
             )
     return CmaEsSampler(seed=seed, independent_sampler=TPESampler(seed=seed), warn_independent_sampling=False)
 
 
 class _EveryPoint(GridSampler):
-    """Optuna's grid for a study that several workers ask and nobody's `optimize` runs."""
+    """Optuna's grid for a study whose workers call `ask`, without Optuna's `optimize`."""
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: object) -> None:
-        """Nothing: Optuna would end its own loop here after the last point, and there is none. See is_exhausted()."""
+        """Does nothing: Optuna would stop its own loop here, which is not used. See is_exhausted()."""
 
     def _get_unvisited_grid_ids(self, study: Study) -> list[int]:
-        """The points that no trial was run of yet: those of void trials too, which Optuna counts as done."""
+        """The points without a trial that ran, including points of void trials, which Optuna counts as visited."""
         trials = stored_trials(study)
         run, void = (
             {each.system_attrs["grid_id"] for each in trials if _is_of_grid(each, void=is_void)}
@@ -108,23 +108,23 @@ def _is_of_grid(trial: FrozenTrial, *, void: bool) -> bool:
     return "grid_id" in trial.system_attrs and bool(trial.user_attrs.get(_VOID)) is void
 
 
-_REPEATS = ("failed_trial", "continues")  # user attributes of trials whose settings are those of earlier ones
+_REPEATS = ("failed_trial", "continues")  # user attributes of trials that repeat the settings of earlier ones
 
 
 class SeededByTrial(BaseSampler):
-    """Another sampler, made anew with a seed of its own for each trial.
+    """Another sampler, created with a new seed for each trial.
 
-    make: the sampler of a seed. seed: the study's.
+    make: creates the sampler from a seed. seed: the study's.
     """
 
     def __init__(self, make: Callable[[int], BaseSampler], seed: int) -> None:
-        """Raises UserError where `make` does."""
+        """Raises UserError if `make` does."""
         self._make = make
         self._seed = seed
         self._inner = make(seed)
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        if not isinstance(self._inner, GridSampler):  # whose order follows from one seed, the same for every worker
+        if not isinstance(self._inner, GridSampler):  # its order follows from one seed, the same for every worker
             self._inner = self._make(seed_of(self._seed, drawn_before(study, trial.number)))
         self._inner.before_trial(study, trial)
 
@@ -145,8 +145,8 @@ class SeededByTrial(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
         if isinstance(self._inner, GridSampler):
-            # It ends a study that Optuna's own loop runs; outside of that loop ending it is an error. It takes every
-            # trial for one of its own, too.
+            # GridSampler stops the study, which is an error outside of Optuna's loop, and it assumes that every trial
+            # is from the grid.
             with contextlib.suppress(RuntimeError, KeyError):
                 self._inner.after_trial(study, trial, state, values)
         else:
@@ -156,12 +156,12 @@ class SeededByTrial(BaseSampler):
         self._inner.reseed_rng()
 
     def is_exhausted(self, study: optuna.Study) -> bool:
-        """Whether there is nothing more to draw, as of a grid after its last point."""
+        """Whether there is nothing more to draw, as for a grid after its last point."""
         return isinstance(self._inner, GridSampler) and self._inner.is_exhausted(study)
 
 
 def seed_of(study_seed: int, index: int) -> int:
-    """The seed of the trial that draws as the index-th, from 0.
+    """The seed of the index-th trial that draws, from 0.
 
     >>> seed_of(1, 0) == seed_of(1, 1)
     False
@@ -170,7 +170,7 @@ def seed_of(study_seed: int, index: int) -> int:
 
 
 def drawn_before(study: optuna.Study, number: int) -> int:
-    """How many trials before this one drew their settings."""
+    """The number of trials before this one that drew their settings."""
     return sum(
         each.number < number and not any(name in each.user_attrs for name in _REPEATS) for each in stored_trials(study)
     )

@@ -1,8 +1,8 @@
-"""Search spaces: which settings a study searches and where, by name, from a YAML file, or by a user's function.
+"""Search spaces: the settings that a study searches and their ranges, by name, from a YAML file, or from a function.
 
-A trial may choose settings of the trainer, what the policy observes, and how it trades. The others would let a trial
-score higher without a better policy, or belong to the study: each is refused with the reason. A test holds that every
-setting is either searchable or refused.
+A trial may choose settings of the trainer, of the policy's observations, and of its trading. Other settings belong to
+the study, or would let a trial score higher without a better policy, so each is refused with a reason. A test checks
+that every setting is either searchable or refused.
 """
 
 import hashlib
@@ -31,10 +31,10 @@ from ml_pipeline.runtime.user_code import call_user_code, import_by_name, load_u
 from ml_pipeline.tuning.search.distribution import Distribution, read_distribution
 
 SPACES: Mapping[str, Path] = {name: Path(__file__).with_name(f"{name}.yaml") for name in ("ppo", "trading")}
-"""Files of the spaces that have a name."""
+"""Files of the built-in spaces, by name."""
 _EXTENDS = "extends"
 _MOST_GRID_POINTS = 10_000
-# Settings with values that another setting must allow: they cannot be judged alone.
+# Settings whose values depend on another setting, so they cannot be checked alone.
 _NEED_OTHERS = frozenset(
     {
         *("learning_rate_schedule", "ent_coef_schedule", "normalize_advantages_over", "memory_size"),
@@ -45,31 +45,31 @@ _NEED_OTHERS = frozenset(
 
 
 class Space(Protocol):
-    """What a study searches."""
+    """The search space of a study."""
 
     @property
     def name(self) -> str:
-        """What errors and tables call it."""
+        """Its name in errors and tables."""
         ...
 
     def suggest(self, trial: Trial) -> dict[str, Any]:
         """The settings of a trial, converted.
 
-        Raises UserError where a user's function fails, and optuna.TrialPruned where it does: such settings are
-        impossible.
+        Raises UserError if a user's function fails, and optuna.TrialPruned if the function raises it to mark the
+        settings as impossible.
         """
         ...
 
     def described(self) -> dict[str, Any]:
-        """The space as JSON: two are the same space where this is equal."""
+        """The space as JSON; equal for equal spaces."""
         ...
 
     def distributions(self) -> Mapping[str, BaseDistribution] | None:
-        """Optuna's parameters by name; None where a function decides on them trial by trial."""
+        """Optuna's parameters by name; None if a function decides on them trial by trial."""
         ...
 
     def grid(self) -> Mapping[str, Sequence[Any]]:
-        """Every value of each of Optuna's parameters. Raises UserError where the space is not finite, or too large."""
+        """Every value of each of Optuna's parameters. Raises UserError if the space is infinite or too large."""
         ...
 
 
@@ -84,7 +84,7 @@ class DeclaredSpace:
         return {each.name: each.suggest(trial) for each in self.of}
 
     def described(self) -> dict[str, Any]:
-        """Its distributions by setting, whatever it was read from: a copy of a file is the same space."""
+        """Its distributions by setting, without the file's name: a copy of a file is the same space."""
         return {each.name: dict(each.shown) for each in sorted(self.of, key=lambda each: each.name)}
 
     def distributions(self) -> Mapping[str, BaseDistribution]:
@@ -96,22 +96,22 @@ class DeclaredSpace:
             found = each.points()
             if found is None:
                 raise UserError(
-                    f"A grid is of finitely many points, but {each.name} in the space {self.name} is a continuous "
-                    "range; give it choices or a step, or take another sampler."
+                    f"A grid has finitely many points, but {each.name} in the space {self.name} is a continuous "
+                    "range; give it choices or a step, or use another sampler."
                 )
             points[each.parameter] = found
         size = math.prod(map(len, points.values()))
         if size > _MOST_GRID_POINTS:
             raise UserError(
                 f"The grid of the space {self.name} has {size:,} points, more than {_MOST_GRID_POINTS:,}; search fewer "
-                "settings or choices, or take another sampler."
+                "settings or choices, or use another sampler."
             )
         return points
 
 
 @dataclass(frozen=True)
 class FunctionSpace:
-    """A space that is a function of the user's: it asks the trial for numbers and returns settings by name."""
+    """A space from a user's function, which takes numbers from the trial and returns settings by name."""
 
     name: str
     function: Callable[[Trial], Any]
@@ -134,17 +134,17 @@ class FunctionSpace:
         return settings
 
     def _asked(self, trial: Trial) -> Any:
-        """What the function returns, or Optuna's own exception, such as the TrialPruned that it may raise."""
+        """The function's result, or an exception of Optuna's, such as a TrialPruned that it raised."""
         try:
             return self.function(trial)
         except OptunaError as error:
             return error
 
     def described(self) -> dict[str, Any]:
-        """Its name without a folder, and the digest of its source: a function that was changed is another space."""
+        """Its name without a folder, and the digest of its source: a changed function is another space."""
         try:
             source = inspect.getsource(self.function)
-        except (OSError, TypeError):  # typed into a notebook, or no function but an object
+        except (OSError, TypeError):  # defined in a notebook, or a callable object
             source = ""
         _, _, called = self.name.replace("\\", "/").rpartition("/")
         return {"function": called, "sha256": hashlib.sha256(source.encode()).hexdigest()}
@@ -154,8 +154,8 @@ class FunctionSpace:
 
     def grid(self) -> Mapping[str, Sequence[Any]]:
         raise UserError(
-            f"A grid is of points that are known beforehand, but the space {self.name} is a function, which decides "
-            "trial by trial; write it as a YAML file, or take another sampler."
+            f"A grid needs all its points beforehand, but the space {self.name} is a function, which decides trial by "
+            "trial; write it as a YAML file, or use another sampler."
         )
 
 
@@ -164,8 +164,8 @@ def read_space(named: str | Path | Callable[[Trial], Any]) -> Space:
 
     named: a name, a path, "module:function", "file.py:function", or the function itself, which takes an `optuna.Trial`
     and returns settings by name.
-    Raises UserError: no such name, file or function, a line that describes no distribution, a setting that is unknown
-    or is not searched.
+    Raises UserError if there is no such name, file or function, a line is not a distribution, or a setting is unknown
+    or cannot be searched.
     """
     if callable(named):
         return FunctionSpace(f"{named.__module__}:{getattr(named, '__qualname__', type(named).__name__)}", named)
@@ -177,8 +177,8 @@ def read_space(named: str | Path | Callable[[Trial], Any]) -> Space:
     if ":" in text:
         return FunctionSpace(text, _function(text))
     raise UserError(
-        f'There is no search space "{text}". {nearest(text, SPACES)} One of your own is a file such as space.yaml, or '
-        "a function such as space.py:suggest."
+        f'There is no search space "{text}". {nearest(text, SPACES)} Your own space can be a file such as space.yaml '
+        "or a function such as space.py:suggest."
     )
 
 
@@ -191,7 +191,7 @@ def _function(named: str) -> Callable[[Trial], Any]:
 
 
 def _module(path: str, attribute: str) -> ModuleType:
-    """The module that a Python file makes. Raises UserError where it cannot be read or run, or lacks the attribute."""
+    """The module of a Python file. Raises UserError if it cannot be read or run, or lacks the attribute."""
     module = load_user_file(Path(path))
     if not hasattr(module, attribute):
         own = [name for name in vars(module) if not name.startswith("_")]
@@ -200,7 +200,7 @@ def _module(path: str, attribute: str) -> ModuleType:
 
 
 def _read_file(path: Path) -> tuple[Distribution, ...]:
-    """The distributions of a file and of the space that it extends, in the order in which they are named."""
+    """The distributions of a file and of the space that it extends, in their order."""
     source = path.stem if path in SPACES.values() else str(path)
     content = dict(read_mapping(path))
     found: dict[str, Distribution] = {}
@@ -221,14 +221,12 @@ def _read_file(path: Path) -> tuple[Distribution, ...]:
         found[setting] = read_distribution(setting, value, hints[setting], where=f"{source}: {setting}")
         _check_edges(found[setting], source)
     if not found:
-        raise UserError(
-            f"{source} names no setting to search; write lines such as learning_rate: {{log: [1e-5, 1e-2]}}."
-        )
+        raise UserError(f"{source} has no setting to search; write lines such as learning_rate: {{log: [1e-5, 1e-2]}}.")
     return tuple(found.values())
 
 
 def _check_edges(distribution: Distribution, source: str) -> None:
-    """Raise UserError where a choice, or an end of a range, is a value that the setting never takes."""
+    """Raise UserError if the setting never accepts one of the choices or an end of the range."""
     name = distribution.name
     if name in _NEED_OTHERS:
         return
@@ -245,7 +243,7 @@ SEARCHABLE = frozenset(
         *(field.name for field in fields(PPOConfig)),
         *("algorithm", "algorithm_kwargs", "frame_stack"),
         *("features", "window", "reward", "reward_scale", "reward_kwargs", "episode_length"),
-        # How the policy trades: it does the same in the test split and live.
+        # How the policy trades, which is the same in the test split and live.
         *("action_mode", "allow_short", "action_threshold", "trade_limit_percent", "min_cash"),
         *("stop_loss", "take_profit", "flat_at_close"),
     }
@@ -271,8 +269,8 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
     "it decides how often a trial is scored, and its best score counts: more looks give a higher one": (
         *("eval_interval", "eval_episodes"),
     ),
-    "it is what all trials begin with; give it on the command line": ("init_from",),
-    "it is a person's word on a feature; give it on the command line": ("accept_feature",),
+    "all trials start from it; give it on the command line": ("init_from",),
+    "it is your own judgement of a feature; give it on the command line": ("accept_feature",),
     "trials would find a lucky seed: judge each by several, with --seeds-per-trial": ("seed",),
     "all trials have the same budget: longer training would win": (
         *("total_timesteps", "iterations", "stop_at_return", "stop_on_plateau"),
@@ -285,19 +283,19 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 REFUSED: Mapping[str, str] = {name: reason for reason, names in _REASONS.items() for name in names}
-"""Why a setting is not searched, by its name."""
+"""The reason why a setting cannot be searched, by its name."""
 
 
 def searchable(name: object, *, source: str) -> str:
-    """The setting that a search space calls `name`, with dashes or underscores. source: opens the sentences of errors.
+    """The setting `name` of a search space, with dashes or underscores. source: the start of error messages.
 
-    Raises UserError: a name unknown, with the nearest one, or a setting that is not searched, with the reason.
+    Raises UserError if the name is unknown, with the nearest one, or if it cannot be searched, with the reason.
     """
     setting = str(name).replace("-", "_")
     if setting not in hints_of(TrainConfig):
         meant = meant_setting(setting, SEARCHABLE)
         raise UserError(f'{source}: unknown setting "{in_one_line(name)}". {meant}')
     if setting not in SEARCHABLE:
-        reason = REFUSED.get(setting, "it is none of the trainer's")
+        reason = REFUSED.get(setting, "it is not a setting of the trainer")
         raise UserError(f"{source}: {setting} cannot be searched: {reason}.")
     return setting

@@ -1,12 +1,12 @@
-"""Optuna's journal as a file that a killed writer can neither lock for ever nor tear for the others.
+"""Optuna's journal as a file that a killed writer can neither lock forever nor corrupt for others.
 
-Optuna's own lock is a file beside the journal: left behind by `kill -9`, it stops every writer for 30 seconds, and two
-that wait for its end may then both remove it and write at once. Here the journal itself is locked, by the system, which
-ends the lock with the process. The lines are Optuna's, so that its tools read the file: one JSON object per line, only
-ever appended to.
+Optuna's own lock is a file next to the journal. If `kill -9` leaves it behind, it blocks every writer for 30 seconds,
+and two waiting writers may then both remove it and write at once. Here the operating system locks the journal itself,
+and releases the lock when the process ends. The lines have Optuna's format, so its tools can read the file: one JSON
+object per line, append-only.
 
-What a power cut or a killed writer leaves at its end is found, kept beside as a copy, and cut off. The caller holds the
-lock meanwhile, so that a line that another process is writing is never taken for a torn one.
+An incomplete last line, left by a power cut or a killed writer, is copied to a file next to the journal and removed.
+This happens under the lock, so a line that another process is still writing is never mistaken for an incomplete one.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ from ml_pipeline.runtime.files import open_regular
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 _MOST_BYTES = 2**32
-"""Of a file, which is read whole; a trial takes some 10,000."""
+"""Largest file, which is read whole; a trial takes about 10,000 bytes."""
 _END = b"}\n"  # of every whole line
-_LOCKED_BYTE = 1 << 40  # on Windows others cannot read a locked byte, so that one far behind the end is locked
+_LOCKED_BYTE = 1 << 40  # on Windows, others cannot read a locked byte, so lock one far beyond the end
 
 
 class JournalFile(BaseJournalBackend):
-    """A journal for `JournalStorage`. The file is made where it is missing; its folder must be there.
+    """A journal for `JournalStorage`. The file is created if it is missing; its folder must exist.
 
-    A torn last line is cut off when the journal is opened, and before a line is appended; `say` is told what was lost.
+    An incomplete last line is removed when the journal is opened and before a line is appended; `say` reports the loss.
     """
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
-        """Raises UserError where the file cannot be opened, read or written, cannot be locked, or is no journal."""
+        """Raises UserError if the file cannot be opened, read, written or locked, or is not a journal."""
         self._path = path
         self._say = say
-        self._next, self._offset = 0, 0  # the record that is read next, and where it begins
+        self._next, self._offset = 0, 0  # the record to read next, and its position
         with self._locked(os.O_CREAT) as descriptor:
             repair_end(descriptor, path, say)
 
@@ -50,13 +50,13 @@ class JournalFile(BaseJournalBackend):
         return {**self.__dict__, "_say": _say_nothing}
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        """The records from this one on, counted from 0. A last line that is not whole is left for later.
+        """The records from this one on, counted from 0. An incomplete last line is left for later.
 
-        Raises UserError where a line in the middle is damaged, or the file is gone.
+        Raises UserError if a line in the middle is damaged, or the file is missing.
         """
         if log_number_from != self._next:
             self._next, self._offset = 0, 0
-        for settled in (False, True):  # a network disk may show zeros in place of what others have just appended
+        for settled in (False, True):  # a network disk may show zeros in place of newly appended bytes
             lines, ends_whole = self._whole_lines(settled=settled)
             for left, line in zip(reversed(range(len(lines))), lines, strict=True):
                 record = record_in(line)
@@ -64,7 +64,7 @@ class JournalFile(BaseJournalBackend):
                     if left == 0 and ends_whole:
                         return
                     break
-                # Before the record is handed over: where applying it fails, it counts as read.
+                # Before the yield: if applying the record fails, it counts as read.
                 self._next, self._offset = self._next + 1, self._offset + len(line)
                 if self._next > log_number_from:
                     yield record
@@ -73,9 +73,9 @@ class JournalFile(BaseJournalBackend):
         raise damaged(self._path, self._next + 1) if self._next else not_a_journal(self._path, line)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append whole lines and wait until they are on the disk.
+        """Append whole lines and wait until they are on disk.
 
-        Raises UserError where the disk is full, the file is gone or cannot be written; no part of a line stays then.
+        Raises UserError if the disk is full, or the file is missing or cannot be written; no partial line is left.
         """
         content = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)
         with self._locked() as descriptor:
@@ -91,9 +91,9 @@ class JournalFile(BaseJournalBackend):
                 raise
 
     def _whole_lines(self, *, settled: bool) -> tuple[list[bytes], bool]:
-        """The lines with a line end that were not read yet, and whether nothing follows them.
+        """The unread lines that have a line end, and whether nothing follows them.
 
-        settled: while no other process writes.
+        settled: hold the lock, so that no other process writes.
         """
         with self._locked() if settled else contextlib.nullcontext():
             try:
@@ -106,9 +106,9 @@ class JournalFile(BaseJournalBackend):
 
     @contextlib.contextmanager
     def _locked(self, flags: int = 0) -> Iterator[int]:
-        """The journal's descriptor; within the block no other process or thread writes it."""
+        """The journal's descriptor; within the block, no other process or thread writes to it."""
         try:
-            # Without O_CREAT a journal that was deleted stays so: an empty one in its place would be another study.
+            # Without O_CREAT, a deleted journal is an error: an empty one in its place would be another study.
             descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | flags, 0o666)
             try:
                 if os.fstat(descriptor).st_size > _MOST_BYTES:
@@ -116,7 +116,7 @@ class JournalFile(BaseJournalBackend):
                 _lock(descriptor)
                 yield descriptor
             finally:
-                os.close(descriptor)  # which ends the lock
+                os.close(descriptor)  # releases the lock
         except OSError as error:
             raise _refused(self._path, error) from error
 
@@ -128,24 +128,24 @@ def _say_nothing(sentence: str) -> None:
 def _refused(path: Path, error: OSError) -> UserError:
     shown = shown_path(path)
     if isinstance(error, FileNotFoundError):
-        return UserError(f"The journal {shown} is gone: it was deleted or moved, or its disk is away; put it back.")
+        return UserError(f"The journal {shown} is missing: it was deleted or moved, or its disk is gone; restore it.")
     if error.errno in _NO_LOCKS:
         return UserError(
             f"The journal {shown} cannot be locked: its file system has no locks between processes; name a journal on "
-            "another disk, or a PostgreSQL."
+            "another disk, or a PostgreSQL database."
         )
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return UserError(
             f"The journal {shown} cannot be written: {error.strerror}; a study writes to it all the time, so name one "
-            "in a folder where you may write."
+            "in a folder that you can write to."
         )
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return UserError(f"The journal {shown} cannot be written: {error.strerror}; make room and go on.")
+        return UserError(f"The journal {shown} cannot be written: {error.strerror}; make room and start again.")
     return UserError(f"The journal {shown} cannot be used: {error.strerror or error}.")
 
 
 def _lock(descriptor: int) -> None:
-    """Wait for the lock of an open file. Raises OSError where the file system has none."""
+    """Wait for the lock of an open file. Raises OSError if the file system has no locks."""
     if os.name == "nt":
         import msvcrt
 
@@ -189,7 +189,7 @@ _RECORDS = {  # optuna.storages.journal.JournalOperation
 
 
 def record_in(line: bytes) -> dict[str, Any] | None:
-    """The record of a line, with or without its line end; None where it is damaged or something else.
+    """The record of a line, with or without its line end; None if it is damaged or not a record.
 
     >>> record_in(b'{"op_code":6,"worker_id":"a","trial_id":3}')["trial_id"]
     3
@@ -197,24 +197,24 @@ def record_in(line: bytes) -> dict[str, Any] | None:
     """
     try:
         record = json.loads(line)
-    except (ValueError, RecursionError):  # also bytes that are no text
+    except (ValueError, RecursionError):  # also for bytes that are not text
         return None
     return record if isinstance(record, dict) and "op_code" in record and "worker_id" in record else None
 
 
 def damaged(path: Path, line: int) -> UserError:
-    """What is said of a journal with a line in its middle that cannot be read. line: counted from 1."""
+    """The error for a journal with an unreadable line in the middle. line: counted from 1."""
     return UserError(
-        f"The journal {shown_path(path)} is damaged in line {line:,}, which is no record, and others follow it: put "
-        "back a copy of the file, or delete this line, by which what it recorded is lost."
+        f"The journal {shown_path(path)} is damaged in line {line:,}, which is not a record, and others follow it: "
+        "restore a copy of the file, or delete this line and lose what it recorded."
     )
 
 
 def repair_end(descriptor: int, path: Path, say: Callable[[str], None]) -> None:
-    """Make the last line of a journal whole, or cut it off and say what is lost.
+    """Complete the last line of a journal, or remove it and report what is lost.
 
-    descriptor: the journal, open for reading and writing, and locked. Raises UserError where the file is no journal,
-    which is then left as it is, and OSError where it cannot be read or written.
+    descriptor: the journal, open for reading and writing, and locked. Raises UserError if the file is not a journal,
+    and leaves it unchanged; OSError if it cannot be read or written.
     """
     size = os.fstat(descriptor).st_size
     start = _start_of_last_line(descriptor, size, path)
@@ -224,7 +224,7 @@ def repair_end(descriptor: int, path: Path, say: Callable[[str], None]) -> None:
     _require_journal(descriptor, path, start, line)
     if record_in(line) is not None:  # torn just before its line end
         _write_at_end(descriptor, b"\n")
-        say(f"The last line of the journal {shown_path(path)} had no line end, as after a power cut: nothing is lost.")
+        say(f"The last line of the journal {shown_path(path)} had no line end, as after a power cut; nothing is lost.")
         return
     kept = _keep_copy(path, line)
     os.ftruncate(descriptor, start)
@@ -237,8 +237,8 @@ def _start_of_last_line(descriptor: int, size: int, path: Path) -> int:
     while end > 0:
         if size - end > _LONGEST_LINE:
             raise UserError(
-                f"The last line of the journal {shown_path(path)} is longer than {_LONGEST_LINE / 1e6:.3g} MB, so that "
-                "it is no record; put back a copy of the file, or cut the line off."
+                f"The last line of the journal {shown_path(path)} is longer than {_LONGEST_LINE / 1e6:.3g} MB, so it "
+                "is not a record; restore a copy of the file, or delete the line."
             )
         begin = max(0, end - _BLOCK)
         found = _read(descriptor, begin, end - begin).rfind(b"\n")
@@ -249,7 +249,7 @@ def _start_of_last_line(descriptor: int, size: int, path: Path) -> int:
 
 
 def _require_journal(descriptor: int, path: Path, start: int, last_line: bytes) -> None:
-    """Raise UserError unless the file began as a journal: nothing is cut off from any other file."""
+    """Raise UserError unless the file begins as a journal: other files are never changed."""
     first = last_line
     if start > 0:
         first = _read(descriptor, 0, min(start, _BLOCK))
@@ -264,13 +264,13 @@ def _require_journal(descriptor: int, path: Path, start: int, last_line: bytes) 
 def not_a_journal(path: Path, begin: bytes) -> UserError:
     shown = begin.split(b"\n")[0][:_MOST_SHOWN].decode(errors="replace")
     return UserError(
-        f"{shown_path(path)} is no journal of Optuna: its first line begins with {shown!r}; name another file, or a "
+        f"{shown_path(path)} is not an Optuna journal: its first line begins with {shown!r}; name another file, or a "
         "new one."
     )
 
 
 def _keep_copy(path: Path, line: bytes) -> Path | None:
-    """A file beside the journal with the bytes of its torn line; None where it cannot be written."""
+    """A file next to the journal with the bytes of its incomplete line; None if it cannot be written."""
     name = f"{path.name}.torn-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
         kept = path.with_name(name + suffix)
@@ -281,7 +281,7 @@ def _keep_copy(path: Path, line: bytes) -> Path | None:
                 os.fsync(file.fileno())
         except FileExistsError:
             continue
-        except OSError:  # a full disk: the journal goes on without
+        except OSError:  # a full disk: continue without the copy
             return None
         return kept
     return None
@@ -290,10 +290,10 @@ def _keep_copy(path: Path, line: bytes) -> Path | None:
 def _notice(path: Path, line: bytes, kept: Path | None) -> str:
     code = re.match(rb'\{"op_code":(\d+)[,}]', line)
     what = _RECORDS.get(int(code[1]), "a record") if code else "a record"
-    where = "could not be kept" if kept is None else f"are kept in {kept.name}"
+    where = "could not be saved" if kept is None else f"are saved in {kept.name}"
     return (
-        f"The last line of the journal {shown_path(path)} was torn, as after a power cut, and is cut off: {what} is "
-        f"lost, all lines before it are whole. Its {counted(len(line), 'byte')} {where}."
+        f"The last line of the journal {shown_path(path)} was incomplete, as after a power cut, and was removed: "
+        f"{what} is lost, but all lines before it are intact. Its {counted(len(line), 'byte')} {where}."
     )
 
 

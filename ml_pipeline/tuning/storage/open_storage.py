@@ -1,7 +1,7 @@
-"""Where a study is stored: a journal file in its folder or anywhere else, or a PostgreSQL.
+"""Opens the storage of a study: a journal file, in its folder or elsewhere, or a PostgreSQL database.
 
-Several processes, of one machine or many, that open the same storage work on one study. `open_study` finds one that is
-there already, by the name that a user gives.
+Processes that open the same storage, on one machine or several, work on one study. `open_study` opens an existing study
+by name.
 """
 
 import re
@@ -36,13 +36,13 @@ def open_storage(
     wait: bool = False,
     stopped: Callable[[], bool] = _never,
 ) -> BaseStorage:
-    """The storage of a study, for `optuna.create_study` or `optuna.load_study`; from any process, and several at once.
+    """The storage of a study, for `optuna.create_study` or `optuna.load_study`; several processes may open it at once.
 
-    named: a journal file or the URL of a PostgreSQL; None: the journal in the study's folder, which is made where it is
-    missing. say: is told of repairs, and of a PostgreSQL that is away and back. wait: whether to wait for a PostgreSQL
-    that is away already, as a worker does that is started anew in the middle of a study. stopped: whether calls that
-    wait for a PostgreSQL shall give up, by StorageAway.
-    Raises UserError where the storage is not there, may not be written, or is of a kind that studies cannot use.
+    named: a journal file or the URL of a PostgreSQL database; None: the journal in the study's folder, which is created
+    if it is missing. say: reports repairs, and outages of a database. wait: whether to wait for an unavailable database
+    now, as a worker does that is restarted in the middle of a study. stopped: whether calls that wait for a database
+    should give up with StorageAway.
+    Raises UserError if the storage does not exist, cannot be written, or is of an unsupported kind.
     """
     if named is None:
         return _open_journal(_in_new_folder(study_folder), say)
@@ -56,14 +56,14 @@ def open_storage(
         return open_postgres(named, say, shown=shown_storage(named, study_folder), wait=wait, stopped=stopped)
     if kind.startswith("sqlite"):
         raise UserError(
-            "A study cannot be stored in SQLite: several workers that write at once lock each other out of it. Leave "
+            "A study cannot be stored in SQLite: several workers that write at once lock each other out. Leave "
             f"--storage out for a journal in the study's folder, or name {_EXPECTED}."
         )
-    raise UserError(f'Storage "{kind}" is not known; expected is {_EXPECTED}.')
+    raise UserError(f'Storage "{kind}" is unknown; expected {_EXPECTED}.')
 
 
 def shown_storage(named: str | None, study_folder: Path) -> str:
-    """A storage as it may be printed and written down: without its password.
+    """A storage for printing and logging, without its password.
 
     >>> shown_storage("postgresql://ann:secret@db/tuning", Path("study"))
     'postgresql://ann:***@db/tuning'
@@ -77,16 +77,16 @@ def shown_storage(named: str | None, study_folder: Path) -> str:
 
 
 def _open_journal(path: Path, say: Callable[[str], None]) -> JournalStorage:
-    if path.exists() and not path.is_file():  # a pipe keeps its reader waiting, and a device has no end
-        raise UserError(f"{shown_path(path)} is no regular file; expected is {_EXPECTED}.")
+    if path.exists() and not path.is_file():  # reading a pipe may block, and a device may have no end
+        raise UserError(f"{shown_path(path)} is not a regular file; expected {_EXPECTED}.")
     try:
         return JournalStorage(JournalFile(path, say))
-    except UserError:  # a ValueError, too
+    except UserError:  # also a ValueError
         raise
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError, DuplicatedStudyError) as error:
         raise UserError(
-            f"The journal {shown_path(path)} cannot be used: its lines are records, but not those of this version of "
-            "Optuna; put back a copy, or name a new file."
+            f"The journal {shown_path(path)} cannot be used: its records are not from this version of Optuna; restore "
+            "a copy, or name a new file."
         ) from error
 
 
@@ -95,14 +95,14 @@ def _in_new_folder(study_folder: Path) -> Path:
         study_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"The study's folder {shown_path(study_folder)} cannot be made: {error.strerror}; choose another --root."
+            f"The study's folder {shown_path(study_folder)} cannot be created: {error.strerror}; choose another --root."
         ) from error
     return study_folder / JOURNAL_FILE
 
 
 def _named_journal(named: str) -> Path:
     if not named.strip():
-        raise UserError(f"--storage is empty; expected is {_EXPECTED}, or leave it out.")
+        raise UserError(f"--storage is empty; expected {_EXPECTED}, or leave it out.")
     path = Path(named).expanduser().absolute()
     try:
         is_there = path.exists()
@@ -111,23 +111,23 @@ def _named_journal(named: str) -> Path:
     if path.is_dir():
         raise UserError(f"--storage {named} is a folder; name a file in it, such as {Path(named) / JOURNAL_FILE}.")
     if is_there and not path.is_file():
-        raise UserError(f"--storage {named} is no regular file; expected is {_EXPECTED}.")
+        raise UserError(f"--storage {named} is not a regular file; expected {_EXPECTED}.")
     if not path.parent.is_dir():
         raise UserError(
-            f"--storage {named} lies in a folder that is not there: {path.parent}; make it, mount its disk, or name "
+            f"--storage {named} is in a folder that does not exist: {path.parent}; create it, mount its disk, or name "
             "another file."
         )
     return path
 
 
 def open_study(name: str, root: Path, *, storage: str | None, say: Callable[[str], None]) -> tuple[optuna.Study, Path]:
-    """The study and its folder below `root`; nothing is made. storage: as `open_storage` has it.
+    """The study and its folder in `root`; nothing is created. storage: as for `open_storage`.
 
     Raises UserError if there is no study of this name, or a file of its folder is a link.
     """
     folder = root / name
     if path_inside(root, name) is None or name.startswith("."):
-        raise UserError(f'"{in_one_line(name)}" is not the name of a study; name a folder in --root, and no path.')
+        raise UserError(f'"{in_one_line(name)}" is not the name of a study; name a folder in --root, not a path.')
     if storage is None and not (folder / JOURNAL_FILE).is_file():
         raise UserError(_no_study(name, _studies_in(root), f"in {shown_path(root)}", has_folder=folder.is_dir()))
     if folder.is_dir():
@@ -146,6 +146,6 @@ def _studies_in(root: Path) -> list[str]:
 
 def _no_study(name: str, known: list[str], where: str, *, has_folder: bool = False) -> str:
     if has_folder and name in known:
-        return f"The study {name} {where} has no {JOURNAL_FILE}; name its storage by --storage."
-    meant = nearest(name, set(known)) if known else "Begin one by `ml-pipeline tune`, or name another folder by --root."
+        return f"The study {name} {where} has no {JOURNAL_FILE}; name its storage with --storage."
+    meant = nearest(name, set(known)) if known else "Start one with `ml-pipeline tune`, or name another --root."
     return f"There is no study {name} {where}. {meant}"

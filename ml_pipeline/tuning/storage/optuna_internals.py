@@ -1,6 +1,6 @@
-"""What Optuna does not publish and a study needs: each behind one function, so that a new version breaks one module.
+"""Access to Optuna's private parts, one function for each, so that a new version can break only this module.
 
-Read of Optuna 5; pyproject.toml holds the upper pin, and a test tells which function a version breaks.
+Written for Optuna 5; pyproject.toml limits the version, and a test shows which function a new version breaks.
 """
 
 from pathlib import Path
@@ -11,14 +11,14 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class StoredTrial(Protocol):
-    """What of an `optuna.Trial` is needed to write to the storage from another thread."""
+    """The parts of an `optuna.Trial` that are needed to write to the storage from another thread."""
 
     storage: Any
     _trial_id: int
 
 
 def stored_trials(study: Study) -> list[FrozenTrial]:
-    """All trials of the study, uncopied. `get_trials` of the study that Hyperband hands samplers has one bracket's."""
+    """All trials, not copied. `get_trials` of the study that Hyperband passes to samplers returns only one bracket."""
     return study._storage.get_all_trials(study._study_id, deepcopy=False)
 
 
@@ -28,7 +28,7 @@ def set_attribute(trial: StoredTrial, name: str, value: Any) -> None:
 
 
 def fail_trial(study: Study, trial: FrozenTrial, reason: str) -> None:
-    """Fail another process's trial. `Study.tell` would also ask the sampler, of which a grid then stops the study.
+    """Fail another process's trial. `Study.tell` would also call the sampler, and a grid would then stop the study.
 
     Raises UpdateFinishedTrialError or StorageInternalError if it has ended.
     """
@@ -37,14 +37,14 @@ def fail_trial(study: Study, trial: FrozenTrial, reason: str) -> None:
 
 
 def journal_of(study: Study) -> Path | None:
-    """The file of a journal, which several machines may share; None of another storage."""
+    """The file of a journal, which several machines may share; None for another storage."""
     backend = getattr(study._storage, "_backend", None)
     path = getattr(backend, "_path", None) or getattr(backend, "_file_path", None)
     return None if path is None else Path(path).absolute()
 
 
 def engine_of(study: Study) -> Any:
-    """SQLAlchemy's engine below a storage that waits for it or caches what it reads; None of one that is a file."""
+    """SQLAlchemy's engine below storages that retry or cache; None for a storage that is a file."""
     storage: Any = study._storage
     while storage is not None and not hasattr(storage, "engine"):
         storage = getattr(storage, "_inner", None) or getattr(storage, "_backend", None)

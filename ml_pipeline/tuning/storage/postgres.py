@@ -1,6 +1,6 @@
-"""A PostgreSQL as the storage of studies, through SQLAlchemy and psycopg 3: opening it, and what its errors mean.
+"""PostgreSQL as the storage of studies, through SQLAlchemy and psycopg 3: opens it, and explains its errors.
 
-While the database is away, a `RetryingStorage` waits and then goes on: no trial is lost by a server that is restarted.
+While the database is unavailable, a `RetryingStorage` waits and then continues, so a restarted server loses no trial.
 """
 
 import random
@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 from ml_pipeline.config.errors import UserError, install_extra
 from ml_pipeline.config.wording import in_one_line
 
-# A server that vanished without a word is noticed within half a minute, in place of the system's two hours.
+# A server that vanished is noticed within half a minute instead of the system's two hours.
 _CONNECTION = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -32,34 +32,34 @@ _CONNECTION = {
     "application_name": "ml-pipeline",
 }
 _OPENING_LOCK = 0x6D6C5F74756E65  # "ml_tune": an advisory lock's key, while the tables are made
-_COMING_S = 15.0  # a server that is just starting is waited for so long
+_COMING_S = 15.0  # longest wait for a server that is starting
 _RETRY_S = 0.5
 
 # Classes of SQLSTATE (PostgreSQL's documentation, appendix A).
 _AWAY = ("08", "57P01", "57P02", "57P03", "57P05", "53300", "40001", "40P01")
 _COMING = re.compile(r"starting up|shutting down|in recovery|not yet accepting", re.IGNORECASE)
 _REFUSALS = (
-    (r"resolve host|translate host name|name or service not known|nodename nor servname", "the host is not known"),
+    (r"resolve host|translate host name|name or service not known|nodename nor servname", "the host is unknown"),
     (r"password authentication failed|no password supplied|authentication failed", "the user or password is wrong"),
     (r'role "[^"]*" does not exist', "it has no such user"),
-    (r'database "[^"]*" does not exist', "there is no such database; make it by `createdb`"),
-    (r"connection refused|no such file or directory|timeout|no route|unreachable", "no PostgreSQL answers there"),
+    (r'database "[^"]*" does not exist', "there is no such database; create it with `createdb`"),
+    (r"connection refused|no such file or directory|timeout|no route|unreachable", "no PostgreSQL server answers"),
 )
 _OF_STATES = {
     "42501": "the user may not create or change tables in it; grant CREATE on its schema, or name another user",
     "25006": "it is read-only; name the primary server",
-    "53100": "the disk of its server is full; make room and go on",
+    "53100": "the disk of its server is full; make room and start again",
 }
 
 
 def open_postgres(
     named: str, say: Callable[[str], None], *, shown: str, wait: bool, stopped: Callable[[], bool]
 ) -> BaseStorage:
-    """The storage in a PostgreSQL, whose tables are made where they are missing.
+    """The storage in a PostgreSQL database; missing tables are created.
 
     shown: the URL without its password. The other arguments are those of `open_storage`.
 
-    Raises UserError where the package is missing, the URL is none, or the server is not there or refuses.
+    Raises UserError if the package is missing, the URL is invalid, or the server is unreachable or refuses.
     """
     url = _url(named)
     storage = _opened(url, shown, wait=wait, stopped=stopped)
@@ -72,15 +72,15 @@ def open_postgres(
 
 def _url(named: str) -> URL:
     try:
-        import psycopg  # noqa: F401  # named by the URL's driver
+        import psycopg  # noqa: F401  # the driver in the URL
     except ImportError:
-        raise UserError(f'A PostgreSQL as storage takes the extra "postgres": {install_extra("postgres")}') from None
+        raise UserError(f'PostgreSQL as storage needs the extra "postgres": {install_extra("postgres")}') from None
     try:
         url = make_url(named)
-    except (ArgumentError, ValueError):  # whose text may hold the password
+    except (ArgumentError, ValueError):  # its text may contain the password
         raise UserError(
-            "--storage is no URL of a database; expected is postgresql://user@host:port/database, where signs such as "
-            "@ or / in a password are written as %40 and %2F."
+            "--storage is not the URL of a database; expected postgresql://user@host:port/database, with characters "
+            "such as @ or / in a password written as %40 and %2F."
         ) from None
     return url.set(drivername="postgresql+psycopg")
 
@@ -101,12 +101,12 @@ def _opened(url: URL, shown: str, *, wait: bool, stopped: Callable[[], bool]) ->
 
 
 def _connected(url: URL) -> RDBStorage:
-    """One process at a time, since Optuna's making of tables fails where another makes them too."""
+    """One process at a time: Optuna fails to create tables if another process creates them too."""
     engine = create_engine(url, poolclass=NullPool, connect_args=_CONNECTION)
     with engine.connect() as connection:
         connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _OPENING_LOCK})
         in_full = url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")  # Optuna formats it
-        # Where this fails, no pool is left behind with open connections, which nobody could close.
+        # Without a pool first, so that a failure leaves no open connections behind.
         RDBStorage(in_full, engine_kwargs={"poolclass": NullPool, "connect_args": _CONNECTION})
         return RDBStorage(in_full, engine_kwargs={"pool_pre_ping": True, "connect_args": _CONNECTION})
 
@@ -123,10 +123,8 @@ def _refusal(error: Exception, shown: str) -> UserError:
 
 
 def _trouble(error: Exception, shown: str) -> str | None:
-    """Why the database is away; None where the error is none of the database's. Raises UserError where it refuses."""
-    if isinstance(
-        error, DuplicatedStudyError
-    ):  # raised over the database's refusal of a second one: the study is there
+    """Why the database is unavailable; None if the error has another source. Raises UserError if it refuses."""
+    if isinstance(error, DuplicatedStudyError):  # caused by the database's refusal of a second one: the study exists
         return None
     if not any(isinstance(each, DBAPIError) for each in _chain(error)):
         return None
@@ -136,7 +134,7 @@ def _trouble(error: Exception, shown: str) -> str | None:
 
 
 def _is_away(error: BaseException) -> bool:
-    """Whether the connection is the trouble, or a passing conflict, and not what was asked."""
+    """Whether the cause is the connection or a temporary conflict, not the request itself."""
     for each in _chain(error):
         if isinstance(each, DBAPIError):
             state = getattr(each.orig, "sqlstate", None)
@@ -151,7 +149,7 @@ def _state(error: BaseException) -> str | None:
 
 
 def _why(error: BaseException) -> str:
-    """What the server or the driver says, in a line and without SQL."""
+    """The message of the server or the driver, in one line and without SQL."""
     for each in _chain(error):
         if isinstance(each, DBAPIError):
             lines = [line.strip() for line in str(each.orig).splitlines() if line.strip()]
@@ -170,15 +168,15 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.2, 5.0
 
 PATIENCE_S = 3600.0
-"""So long is a database waited for."""
+"""Longest wait for a database."""
 
 
 class StorageAway(UserError):
-    """The database is away, and the caller was to stop or has waited for an hour."""
+    """The database is unavailable, and the caller was stopped or has waited for an hour."""
 
 
 def _waiting(name: str) -> Callable[..., Any]:
-    """The method of this name, tried again as long as the database is away."""
+    """The method of this name, retried as long as the database is unavailable."""
 
     def method(self: "RetryingStorage", *args: Any, **kwargs: Any) -> Any:
         return self._call(getattr(self._inner, name), args, kwargs)
@@ -188,14 +186,14 @@ def _waiting(name: str) -> Callable[..., Any]:
 
 
 class RetryingStorage(BaseStorage):
-    """Another storage, whose calls wait for its database. Both the waiting and its end are said once.
+    """Another storage whose calls wait for its database. It reports the start and the end of an outage once each.
 
-    inner: the storage. trouble: why the database is away, where an error says that it is so for the moment; raises
-    UserError where the database refuses what was asked for good. shown: what to call the database, without a password.
-    stopped: whether to give up; asked while a call waits.
+    inner: the storage. trouble: why the database is unavailable, if an error means that it is so temporarily; raises
+    UserError if the database refuses a request for good. shown: the name of the database, without a password.
+    stopped: whether to give up; called while a call waits.
 
-    What was written just as the connection broke may be written twice. All is the same then, except that a new trial
-    may be left behind: RUNNING, with no heartbeat, and failed as lost within a minute.
+    A write during which the connection broke may be repeated. This changes nothing, except that a new trial may be left
+    behind: RUNNING without a heartbeat, and failed as lost within a minute.
     """
 
     def __init__(
@@ -236,7 +234,7 @@ class RetryingStorage(BaseStorage):
     get_best_trial = _waiting("get_best_trial")
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Any = None) -> bool:
-        """As Optuna's; where the connection broke after the server had stored it, storing it again is no error."""
+        """As Optuna's, but repeating a write that the server had stored before the connection broke is no error."""
         tries = 0
 
         def store() -> bool:
@@ -261,17 +259,17 @@ class RetryingStorage(BaseStorage):
                 if why is None:
                     raise
                 times += 1
-                if times > 1:  # once is a connection that broke long ago, and is only now seen to
+                if times > 1:  # the first error may only mean that an idle connection broke long ago
                     self._note_away(why)
                 if self._stopped() or time.monotonic() - began > PATIENCE_S:
                     raise StorageAway(
-                        f"The database {self._shown} is away ({why}), so that nothing more can be stored of this "
-                        "study; start the database, and then the same command again to go on."
+                        f"The database {self._shown} is unavailable ({why}), so nothing more of this study can be "
+                        "stored; start the database, then run the same command again to continue."
                     ) from error
             else:
                 self._note_back()
                 return result
-            time.sleep(wait_s * random.uniform(0.5, 1.0))  # not all workers at once
+            time.sleep(wait_s * random.uniform(0.5, 1.0))  # so that workers do not retry all at once
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _note_away(self, why: str) -> None:
@@ -279,7 +277,7 @@ class RetryingStorage(BaseStorage):
             if self._away_since is not None:
                 return
             self._away_since = time.monotonic()
-        self._say(f"The database {self._shown} is away ({why}); waiting for it.")
+        self._say(f"The database {self._shown} is unavailable ({why}); waiting for it.")
 
     def _note_back(self) -> None:
         if self._away_since is None:
@@ -287,7 +285,7 @@ class RetryingStorage(BaseStorage):
         with self._lock:
             since, self._away_since = self._away_since, None
         if since is not None:
-            self._say(f"The database {self._shown} is back after {time.monotonic() - since:.0f} s; the study goes on.")
+            self._say(f"The database {self._shown} is back after {time.monotonic() - since:.0f} s; continuing.")
 
 
 def _has_ended_so(trial: Any, state: TrialState, values: Any) -> bool:

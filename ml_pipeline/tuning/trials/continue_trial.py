@@ -28,7 +28,7 @@ from ml_pipeline.tuning.trials.trial_run import TrialOutcome, TrialRuns
 _OF_AN_END = (STATE_FILE, f"{STATE_FILE}.lock", STOP_NOTE, HEARTBEAT_FILE, RETURNS_FILE)
 """What a copied run does not take along: it tells of the process and of the end of the run that it comes from."""
 
-_BY_ITSELF = "goes on when tune is started without --continue-trial"
+_BY_ITSELF = "continues when tune is started without --continue-trial"
 
 
 def continue_trial(
@@ -55,15 +55,15 @@ def continue_trial(
     planned = train_config(layered(base, settings)).timesteps
     if total_timesteps is not None and total_timesteps < planned:
         raise UserError(
-            f"Trial {number} is for {planned:,} steps, but got total_timesteps {total_timesteps:,}; name more, or "
-            "leave it out to go on to its full budget."
+            f"Trial {number} is planned for {planned:,} steps, but got total_timesteps {total_timesteps:,}; give more, "
+            "or leave it out to continue to its full budget."
         )
     folders = _folders_of(trial, study_folder, n=len(objective.units(train_config(layered(base, settings)))))
     _require_checkpoint(study_folder, number, folders)
     if trial.state == TrialState.COMPLETE:
         if total_timesteps is None or total_timesteps == planned:
             raise UserError(
-                f"Trial {number} has finished its {planned:,} steps; name more by total_timesteps to train it for "
+                f"Trial {number} has finished its {planned:,} steps; give a larger total_timesteps to train it for "
                 "longer."
             )
         folders = [_copied(study_folder, name, _longer(name, total_timesteps)) for name in folders]
@@ -124,19 +124,19 @@ def _trial_of(study: optuna.Study, number: int) -> FrozenTrial:
     trials = study.get_trials(deepcopy=False)
     if not 0 <= number < len(trials):
         has = f"trials 0 to {len(trials) - 1}" if trials else "no trials yet"
-        raise UserError(f"The study {study.study_name} has no trial {number}, but {has}.")
+        raise UserError(f"There is no trial {number} in the study {study.study_name}, which has {has}.")
     trial = trials[number]
     if trial.state == TrialState.RUNNING:
         raise UserError(f"Trial {number} is running; wait for its end, or stop it.")
     if trial.state == TrialState.WAITING:
-        raise UserError(f"Trial {number} waits for its turn, and {_BY_ITSELF}.")
+        raise UserError(f"Trial {number} is waiting for its turn, and {_BY_ITSELF}.")
     _require_not_repeated(trials, number)
     if not {"folders", "settings"} <= trial.user_attrs.keys():
         why = trial.user_attrs.get("reason") or "it never began"
-        raise UserError(f"Trial {number} has no run to go on with: {str(why).rstrip('.')}.")
+        raise UserError(f"Trial {number} has no run to continue: {str(why).rstrip('.')}.")
     later = [each.number for each in trials if each.user_attrs.get("continues") == number]
     if later and trial.state != TrialState.COMPLETE:
-        raise UserError(f"Trial {number} was continued to its end, as trial {later[-1]}; continue that one.")
+        raise UserError(f"Trial {number} was continued to its end as trial {later[-1]}; continue that one.")
     return trial
 
 
@@ -146,7 +146,7 @@ def _folders_of(trial: FrozenTrial, study_folder: Path, *, n: int) -> list[str]:
     if len(folders) != n:
         raise UserError(
             f"Trial {trial.number} names {counted(len(folders), 'run folder')}, but has {counted(n, 'run')}; it cannot "
-            "go on."
+            "continue."
         )
     return [folder.name for folder in folders]
 
@@ -159,10 +159,10 @@ def _require_not_repeated(trials: Sequence[FrozenTrial], number: int) -> None:
         return
     last = repeats[-1]
     if last.state == TrialState.WAITING:
-        raise UserError(f"Trial {number} was queued again, as trial {last.number}, and {_BY_ITSELF}.")
+        raise UserError(f"Trial {number} was queued again as trial {last.number}, and {_BY_ITSELF}.")
     if last.state == TrialState.RUNNING:
-        raise UserError(f"Trial {number} goes on as trial {last.number}, which is running; wait for its end.")
-    raise UserError(f"Trial {number} went on as trial {last.number}; continue that one.")
+        raise UserError(f"Trial {number} continues as trial {last.number}, which is running; wait for its end.")
+    raise UserError(f"Trial {number} was continued as trial {last.number}; continue that one.")
 
 
 def _require_checkpoint(study_folder: Path, number: int, folders: list[str]) -> None:
@@ -170,8 +170,8 @@ def _require_checkpoint(study_folder: Path, number: int, folders: list[str]) -> 
     checkpoint = study_folder / folders[0] / LATEST_CHECKPOINT
     if not checkpoint.is_file():
         raise UserError(
-            f"Trial {number} cannot go on: there is no checkpoint {shown_path(checkpoint)}; was its folder removed, or "
-            "is it on another machine?"
+            f"Trial {number} cannot continue: there is no checkpoint {shown_path(checkpoint)}; restore its folder, or "
+            "continue on the machine that has it."
         )
 
 
@@ -188,7 +188,7 @@ def _copied(study_folder: Path, name: str, copy: str) -> str:
     """The name of a copy of a run folder, whole, in which the run can go on; one that is there already is kept."""
     source, target = study_folder / name, path_inside(study_folder, copy)
     if target is None:
-        raise UserError(f"{study_folder / copy} is a link, and a run writes no files elsewhere; remove it.")
+        raise UserError(f"{study_folder / copy} is a link, but a run must not write elsewhere; remove it.")
     if target.is_dir():
         return copy
     check_not_written(source)

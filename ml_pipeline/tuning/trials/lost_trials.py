@@ -249,8 +249,8 @@ class LostTrials:
         silent_s = self._silence(trial.number, beats)
         if silent_s < self._silence_s:
             return None
-        who = f"Process {processes[0].pid} on {processes[0].host}" if processes else "The process that began it"
-        return f"{who} gave no sign of life for {silent_s:.0f} s."
+        who = f"Process {processes[0].pid} on {processes[0].host}" if processes else "The process that started it"
+        return f"{who} sent no heartbeat for {silent_s:.0f} s."
 
     def _beats_of(self, trial: FrozenTrial) -> tuple[Beat | None, Beat | None]:
         """Its sign of life in its folder, and that in the storage."""
@@ -275,7 +275,7 @@ class LostTrials:
         history = [*_history(trial), trial.number]
         again = len(history) <= self._max_retries
         times = "once" if len(history) == 1 else f"{len(history)} times"
-        reason = why if again else f"{why} It was lost {times}, and is not tried again."
+        reason = why if again else f"{why} It was lost {times}, and is not retried."
         try:
             fail_trial(self._study, trial, reason)
         except (UpdateFinishedTrialError, optuna.exceptions.StorageInternalError):
@@ -287,9 +287,9 @@ class LostTrials:
                 (folder / HEARTBEAT_FILE).unlink()
         if again and _has_begun(trial, self._folder):
             self._study.add_trial(_repeated(trial, history, self._folder))
-            self._say(f"Trial {trial.number} is lost and queued again, to go on from its checkpoint. {why}")
+            self._say(f"Trial {trial.number} was lost, and is queued again to continue from its checkpoint. {why}")
         else:
-            self._say(f"Trial {trial.number} is lost. {reason}")
+            self._say(f"Trial {trial.number} was lost. {reason}")
         return True
 
 

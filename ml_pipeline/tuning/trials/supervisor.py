@@ -147,7 +147,7 @@ class Supervisor:
         self._limits.note_worker(exit_code, log=str(shown_path(self._folder / WORKERS_LOG)))
         during = "" if trial is None else f" in trial {trial}"
         again = not self._ending and self._limits.sentence is None
-        another = " Another one takes its place." if again else ""
+        another = " Another one replaces it." if again else ""
         how = "ended" if exit_code == 0 else how_it_ended(exit_code).replace("killed", "was killed")
         self._say(f"Worker process {worker.pid} {how}{during}.{another}")
         self._fail_lost()
@@ -196,18 +196,18 @@ class FailureLimits:
     def note_trial(self, end: Mapping[str, Any]) -> None:
         """end: a `TrialEnd`, by its names."""
         state, reason = end["state"], end["reason"]
-        told = without_traceback(reason or "No reason is known.", _LONGEST_REASON)
+        told = without_traceback(reason or "No reason was recorded.", _LONGEST_REASON)
         if state in {"complete", "pruned"}:
             self._reset()
         elif state in {"failed", "lost"}:
             self._failed += 1
             if self._failed >= MOST_FAILED:
-                self.sentence = f"{self._failed} trials failed one after another, so the study ends here. {told}"
+                self.sentence = f"{self._failed} trials in a row failed, so the study ends here. {told}"
         elif state == "impossible":
             self._impossible += 1
             if self._impossible >= MOST_IMPOSSIBLE:
                 self.sentence = (
-                    f"The settings of {self._impossible} trials one after another were impossible, so the study ends "
+                    f"The settings of {self._impossible} trials in a row were impossible, so the study ends "
                     f"here; search fewer values. {told}"
                 )
 
@@ -218,5 +218,5 @@ class FailureLimits:
         if self._ends >= _MOST_ENDS or self._kills >= _MOST_KILLS:
             self.sentence = (
                 f"{self._ends + self._kills} worker processes ended before a trial did, the last one "
-                f"{how_it_ended(exit_code)}; {log} may say why. Where memory is short, a smaller --n-jobs takes less."
+                f"{how_it_ended(exit_code)}; see {log}. If memory is short, use a smaller --n-jobs."
             )

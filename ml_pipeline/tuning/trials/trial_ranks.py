@@ -106,7 +106,7 @@ class TrialRanks:
         if FAILED in codes:
             rank = codes.index(FAILED)
             told = (message["failed"] for message in self._processes[rank - 1].events() if "failed" in message)
-            failed = RankFailed(next(told, f"Rank {rank} broke down."))
+            failed = RankFailed(next(told, f"Rank {rank} failed."))
             self.close()
             return failed
         self.close()

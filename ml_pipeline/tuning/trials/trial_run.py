@@ -160,7 +160,7 @@ class TrialProgress(RunListener):
             return call()
         except Exception as error:
             self.error = error
-            self.stop.request(f"The trial could not be told of an evaluation: {error}")
+            self.stop.request(f"An evaluation could not be reported to the trial: {error}")
             return None
 
 
@@ -237,7 +237,7 @@ class TrialRuns:
             except UserError as error:
                 return ended.outcome("failed", str(error))
             if checkpoint is not None:
-                say(f"Trial {trial.number} goes on in {name}.")
+                say(f"Trial {trial.number} continues in {name}.")
             its_cost = self._tasks.step_cost(config)
             progress.begin_run(self._study_folder / name, timesteps=config.timesteps)
             ended.warnings.update(dict.fromkeys(warnings_of_task(task)))

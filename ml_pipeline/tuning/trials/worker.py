@@ -139,7 +139,7 @@ class Worker:
                 return self._record(trial, outcome, seconds=round(time.monotonic() - began, 3))
         except UpdateFinishedTrialError:
             pass
-        self._events.say(f"Trial {trial.number} was taken for lost meanwhile, and is left to other processes.")
+        self._events.say(f"Trial {trial.number} was considered lost in the meantime, and was left to other processes.")
         return None
 
     def _trained(self, trial: optuna.Trial) -> TrialOutcome | None:
@@ -218,8 +218,8 @@ class Worker:
         self._events.ended(end)
         if is_full:
             raise DiskFull(
-                f"Trial {trial.number} could not be saved: {outcome.reason} Make room and start the same command again "
-                "to go on."
+                f"Trial {trial.number} could not be saved: {outcome.reason} Make room and run the same command again "
+                "to continue."
             )
         return end
 

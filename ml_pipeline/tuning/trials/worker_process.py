@@ -116,8 +116,8 @@ def _require_gpu(order: TuneOrder) -> None:
 
     if not torch.cuda.is_available():
         raise UserError(
-            f"--gpu is {order.tune.gpu}, but this machine has no such GPU that torch can use; name another, or leave "
-            "it out to train on the CPU."
+            f"--gpu is {order.tune.gpu}, but torch finds no such GPU on this machine; name another, or leave it out "
+            "to train on the CPU."
         )
 
 

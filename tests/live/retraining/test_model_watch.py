@@ -184,7 +184,7 @@ def remove(version):
 
 @pytest.mark.parametrize(
     ("harm", "why"),
-    [(damage, "was changed or is damaged"), (leave_half, "is no whole version"), (remove, "is no whole version")],
+    [(damage, "was changed or is damaged"), (leave_half, "is damaged: "), (remove, "is damaged: ")],
 )
 def test_a_version_that_is_not_whole_is_told_once_and_never_loaded(watched, harm, why):
     version = watched.promote()

@@ -100,9 +100,9 @@ def test_a_rollback_says_what_is_deployed(root, capsys):
     ("command", "words", "sentence"),
     [
         (rollback, ("eurusd", "--to", "x"), '--to must be a version, such as v2, but got "x".'),
-        (rollback, ("eurusd", "--to", "v9"), "There is no version v9 of eurusd; there are: v1, v2."),
-        (rollback, ("eurusd", "--to", "v2"), "v2 of eurusd is deployed already."),
-        (rollback, ("cart",), "cart had no version before v1 that is still there; there is no other version."),
+        (rollback, ("eurusd", "--to", "v9"), "eurusd has no version v9; its versions: v1, v2."),
+        (rollback, ("eurusd", "--to", "v2"), "v2 of eurusd is already deployed."),
+        (rollback, ("cart",), "No version of cart from before v1 still exists; there is no other version."),
         (rollback, ("../eurusd",), '"../eurusd" cannot be the name of a model'),
         (rollback, (), "NAME is missing"),
         (models, ("eurus",), 'Did you mean "eurusd"?'),
@@ -117,4 +117,4 @@ def test_wrong_input_is_one_sentence_and_code_2(root, capsys, command, words, se
 
 def test_an_empty_folder_of_models_says_what_to_do(tmp_path, capsys):
     code, out, _ = run(models, tmp_path, capsys=capsys)
-    assert (code, "promote one by `ml-pipeline promote STUDY`" in out) == (0, True)
+    assert (code, "promote one with `ml-pipeline promote STUDY`" in out) == (0, True)

@@ -42,10 +42,10 @@ def test_it_deploys_and_says_so_once(root, tmp_path, capsys, monkeypatch):
     words = ("toy", "--root", root, "--models-dir", tmp_path, "--name", "best")
     code, out, err = run(*words, capsys=capsys)
     assert (code, err) == (0, "")
-    assert out.startswith("v1 of best is deployed. Its deflated Sharpe ratio is not checked")
+    assert out.startswith("v1 of best is deployed. Its deflated Sharpe ratio was not checked")
     assert out.splitlines()[-1] == str(tmp_path / "best/current")
     code, out, _ = run(*words, capsys=capsys)
-    assert (code, out.splitlines()[0]) == (0, "Trial 0 is deployed already: it is v1 of best.")
+    assert (code, out.splitlines()[0]) == (0, "Trial 0 is already deployed, as v1 of best.")
     assert ModelStore(tmp_path, "best").deployed().promotion["package_version"] == ml_pipeline.__version__
 
 
@@ -66,7 +66,7 @@ def test_a_refusal_is_one_sentence_and_code_1(root, tmp_path, capsys):
         (("toy", "--name", "a/b"), '"a/b" cannot be the name of a model'),
         (("toy", "--min-dsr", "2"), "--min-dsr is a probability from 0 to 1, but got 2."),
         (("toy", "--margin", "-1"), "--margin is a number of standard errors, 0 or more, but got -1."),
-        (("toy", "--trial", "5"), "toy has no finished trial 5; finished are: 0."),
+        (("toy", "--trial", "5"), "toy has no finished trial 5; finished trials: 0."),
         (("toy", "--trial", "0", "--watch"), "leave one of the two out"),
         (("toy", "--watch", "--interval-s", "0"), "interval_s"),
         (("toy", "--storage", "sqlite:///x.db"), "A study cannot be stored in SQLite"),

@@ -33,7 +33,7 @@ def test_it_prints_the_verdict_and_where_the_page_is(root, capsys):
     [
         (["eurusd"], 'There is no study eurusd.*Did you mean "eurusd_5m"'),
         (["eurusd_5m", "--n-trials", "0"], "n.trials must be"),
-        (["eurusd_5m", "--no-open-test", "--open-test-again"], "keeps it closed; leave out one"),
+        (["eurusd_5m", "--no-open-test", "--open-test-again"], "keeps it closed; leave one out"),
         ([], "STUDY is missing"),
     ],
 )
@@ -48,5 +48,5 @@ def test_what_cannot_be_used_is_one_sentence(root, capsys, argv, sentence):
 
 def test_the_test_can_be_kept_closed(root, capsys):
     main(["eurusd_5m", "--root", str(root), "--n-trials", "4", "--no-open-test"])
-    assert "The test was not opened: --no-open-test." in capsys.readouterr().out
+    assert "The test was not opened, because of --no-open-test." in capsys.readouterr().out
     assert not (root / "eurusd_5m" / "test_opened.jsonl").exists()

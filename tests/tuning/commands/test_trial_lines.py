@@ -89,13 +89,13 @@ def test_a_trial_that_was_trained_further_is_no_further_trial():
 def test_a_study_without_a_complete_trial_has_no_best_one():
     assert closing_lines("s", [], folder=Path("s")) == [
         "Study s: 0 trials finished (none).",
-        "No trial is complete, so that none is the best.",
+        "No trial has completed, so there is no best trial.",
     ]
 
 
 def test_settings_that_do_not_fit_together_are_no_failure_of_the_study():
     line = TrialLines(10).line(_end(number=2, state="impossible", reason="minibatch_size is too large."), _trials())
     assert line == (
-        "Trial 2 is skipped, since the settings drawn for it do not fit together; the study goes on: minibatch_size is "
+        "Trial 2 was skipped, because its settings do not fit together; the study continues: minibatch_size is "
         "too large."
     )

@@ -58,9 +58,9 @@ def test_a_study_that_is_interrupted_and_gone_on_with_has_the_trials_of_one_that
     output, _ = tune.communicate(timeout=250)
     assert tune.returncode == 128 + signal.SIGINT, output
     assert "Trial 1: stopped at step" in output
-    assert "Go on with:\n  ml-pipeline tune --study-name parts" in output
+    assert "Continue with:\n  ml-pipeline tune --study-name parts" in output
     again = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
-    assert "Trial 2 goes on in trial-0001." in again.stdout
+    assert "Trial 2 continues in trial-0001." in again.stdout
     assert _finished(tmp_path, "parts") == _finished(tmp_path, "whole")
 
 
@@ -204,7 +204,7 @@ def test_trials_of_two_processes_have_the_values_of_one_also_where_a_rank_and_a_
         hold.unlink()
         assert tune.wait(timeout=250) == 0, "".join(lines)
     said = "".join(lines)
-    assert "is lost and queued again, to go on from its checkpoint. Rank 1 was killed by SIGKILL." in said
+    assert "was lost, and is queued again to continue from its checkpoint. Rank 1 was killed by SIGKILL." in said
     assert f"Worker process {worker.pid} was killed by SIGKILL in trial" in said
     assert not other.is_running()
     assert sorted(_finished(tmp_path, "ranks"), key=str) == sorted(_finished(tmp_path, "alone"), key=str)

@@ -62,7 +62,7 @@ def test_a_version_that_was_changed_is_noticed(store):
     version = promote(store)
     (version.folder / "best.pt").chmod(0o644)
     (version.folder / "best.pt").write_text("other")
-    with pytest.raises(UserError, match=r"best\.pt is not what was promoted"):
+    with pytest.raises(UserError, match=r"best\.pt is not the file that was promoted"):
         version.require_whole()
 
 
@@ -134,7 +134,7 @@ def test_an_unknown_model_is_told_with_the_nearest(store):
     promote(store)
     with pytest.raises(UserError, match='Did you mean "eurusd"'):
         ModelStore(store.models, "eurusdd").roll_back()
-    with pytest.raises(UserError, match="Promote one by"):
+    with pytest.raises(UserError, match="Promote one with"):
         ModelStore(store.models / "none", "eurusd").roll_back()
 
 
@@ -146,7 +146,7 @@ def test_rolling_back_returns_step_by_step(store):
         promote(store, text)
     assert (store.roll_back().after, texts(store)) == (2, {"v2": {"second"}})
     assert (store.roll_back().after, texts(store)) == (1, {"v1": {"first"}})
-    with pytest.raises(UserError, match="name one of v2, v3 by --to"):
+    with pytest.raises(UserError, match="name one of v2, v3 with --to"):
         store.roll_back()
     assert store.roll_back(3).before == 1
     assert store.roll_back().after == 1
@@ -156,9 +156,9 @@ def test_rolling_back_returns_step_by_step(store):
 
 def test_rolling_back_to_what_is_not_there_or_deployed_already_is_refused(store):
     promote(store)
-    with pytest.raises(UserError, match="There is no version v7 of eurusd; there are: v1"):
+    with pytest.raises(UserError, match="eurusd has no version v7; its versions: v1"):
         store.roll_back(7)
-    with pytest.raises(UserError, match="v1 of eurusd is deployed already"):
+    with pytest.raises(UserError, match="v1 of eurusd is already deployed"):
         store.roll_back(1)
 
 
@@ -167,7 +167,7 @@ def test_rolling_back_to_a_damaged_version_is_refused(store):
     promote(store, "second")
     damaged.chmod(0o644)
     damaged.write_text("")
-    with pytest.raises(UserError, match="not what was promoted"):
+    with pytest.raises(UserError, match="not the file that was promoted"):
         store.roll_back()
     assert store.current == 2
 
@@ -211,7 +211,7 @@ def test_a_full_disk_leaves_what_was_deployed(store, monkeypatch):
     def no_space(folder):
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(UserError, match="No space left on device; what is deployed stays as it was"):
+    with pytest.raises(UserError, match="No space left on device; the deployed version is unchanged"):
         store.promote(no_space, {}, instead_of=1)
     assert texts(store) == {"v1": {"first"}}
     monkeypatch.setattr(model_store, "write_link", lambda path, number: no_space(path))
@@ -383,7 +383,7 @@ def test_a_card_that_names_a_file_outside_of_its_version_is_no_whole_version(sto
     card = version.folder / "promotion.json"
     card.chmod(0o644)
     card.write_text(json.dumps({"files": {name: "0"}}))
-    with pytest.raises(UserError, match="is no file of"):
+    with pytest.raises(UserError, match="is not a file of"):
         ModelStore(store.models, store.name).versions()[0].require_whole()
 
 
@@ -401,7 +401,7 @@ def test_a_version_that_is_a_link_is_none(store, tmp_path):
     promote(store)
     shutil.copytree(store.folder / "v1", tmp_path / "v1")
     (store.folder / "v2").symlink_to(tmp_path / "v1")
-    with pytest.raises(UserError, match="There is no version v2"):
+    with pytest.raises(UserError, match="has no version v2"):
         store.roll_back(2)
     (store.folder / "current").unlink()
     write_link(store.folder / "current", 2)

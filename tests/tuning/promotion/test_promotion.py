@@ -138,7 +138,7 @@ def test_a_named_trial_is_promoted_in_place_of_the_winner(toy, store, carts):
     add_trial(study, folder, carts[1], value=1.0)
     version = promoted(toy, store, PromotionRules(trial=1)).version
     assert (version.promotion["trial"], version.promotion["chosen"]) == (1, "named by --trial")
-    with pytest.raises(UserError, match="no finished trial 7; finished are: 0, 1"):
+    with pytest.raises(UserError, match="no finished trial 7; finished trials: 0, 1"):
         promoted(toy, store, PromotionRules(trial=7))
 
 
@@ -147,7 +147,7 @@ def test_the_same_model_again_is_deployed_already(toy, store, carts):
     promoted(toy, store)
     again = promoted(toy, store)
     assert again.was_there
-    assert again.sentences == ("Trial 0 is deployed already: it is v1 of toy.",)
+    assert again.sentences == ("Trial 0 is already deployed, as v1 of toy.",)
     assert len(store.versions()) == 1
 
 
@@ -212,7 +212,7 @@ def test_a_winner_that_may_be_luck_is_refused(toy, store, markets):
     sentence = str(refusal.value)
     assert sentence.startswith("Trial 3 is not promoted: it has a deflated Sharpe ratio of ")
     assert "as the best of 4 trials" in sentence
-    assert "at least 0.95 is asked for (--min-dsr)" in sentence
+    assert "at least 0.95 is required (--min-dsr)" in sentence
     assert not store.folder.exists()
 
 
@@ -249,7 +249,7 @@ def test_a_winner_that_never_traded_is_refused_whatever_is_asked_for(toy, store,
 
 def test_a_feature_that_may_see_ahead_is_promoted_for_a_reason_alone_which_the_version_keeps(toy, store, leaking):
     add_trial(*toy, leaking, value=1.0)
-    with pytest.raises(NotPromoted, match=r"since a feature may see ahead: .*feature_hint .*--despite"):
+    with pytest.raises(NotPromoted, match=r"because a feature may see ahead: .*feature_hint .*--despite"):
         promoted(toy, store)
     found = promoted(toy, store, PromotionRules(min_dsr=0.0, despite="it is published on Mondays"))
     told = warned_of(found.version.folder)
@@ -297,7 +297,8 @@ def test_a_version_says_whether_it_beats_holding(toy, store, markets):
     assert card["beats"] == (agent["total_return"] > holding["total_return"])
     assert card["sentence"] in found.sentences
     assert (
-        f"{100 * agent['total_return']:+,.2f} % and holding {100 * holding['total_return']:+,.2f} %" in card["sentence"]
+        f"{100 * agent['total_return']:+,.2f} % and buy and hold {100 * holding['total_return']:+,.2f} %"
+        in card["sentence"]
     )
 
 
@@ -307,7 +308,7 @@ def test_a_winner_that_is_buy_and_hold_to_the_digit_says_so(toy, store, markets,
     add_trial(*toy, markets[0], value=1.0)
     card = promoted(toy, store).version.promotion["beside_holding"]
     assert (card["same"], card["beats"]) == (True, False)
-    assert "it is buy and hold to the digit" in card["sentence"]
+    assert "it equals buy and hold exactly" in card["sentence"]
 
 
 def _validation_figures(version):
@@ -330,7 +331,7 @@ def test_a_winner_must_beat_what_is_deployed_by_the_margin(toy, store, markets):
     ratio = found.difference / found.standard_error
     with pytest.raises(NotPromoted) as refusal:
         promoted(toy, store, PromotionRules(min_dsr=0.0, margin=ratio * 1.01))
-    assert "Trial 1 is not promoted: it does not beat v1, which is deployed" in str(refusal.value)
+    assert "Trial 1 is not promoted: it does not beat the deployed v1 by more" in str(refusal.value)
     assert str(found) in str(refusal.value)
     assert store.current == 1
     version = promoted(toy, store, PromotionRules(min_dsr=0.0, margin=ratio * 0.99)).version
@@ -386,7 +387,7 @@ def test_a_model_of_another_environment_is_refused(toy, store, carts, markets):
     promoted(toy, store)
     add_trial(*toy, markets[0], value=2.0)
     with pytest.raises(
-        UserError, match=r"it is of CartPole-v1, and the study of a market; promote under another --name"
+        UserError, match=r"it was trained on CartPole-v1, and the study on a market; promote under another --name"
     ):
         promoted(toy, store)
 
@@ -398,7 +399,7 @@ def test_a_deployed_model_that_was_changed_is_not_compared_with(toy, store, cart
     best.chmod(0o644)
     shutil.copyfile(carts[0] / "latest.pt", best)
     add_trial(study, folder, carts[0], value=2.0)
-    with pytest.raises(UserError, match="not what was promoted"):
+    with pytest.raises(UserError, match="not the file that was promoted"):
         promoted(toy, store)
 
 
@@ -486,10 +487,10 @@ def test_watching_promotes_each_new_winner_until_the_study_is_finished(toy, stor
     said = list(follow_study(study, folder, Promotion(study, folder, store, rules), _next_of(remaining)))
     assert list(remaining) == []
     assert said[0] == "The study toy has no finished trial yet."
-    assert said[1].startswith("v1 of toy is deployed. Its deflated Sharpe ratio is not checked")
+    assert said[1].startswith("v1 of toy is deployed. Its deflated Sharpe ratio was not checked")
     assert said[2].startswith("v2 of toy is deployed.")
     assert "It beats v1 by more than 0 standard errors" in said[2]
-    assert said[3] == "Trial 1 is deployed already: it is v2 of toy."
+    assert said[3] == "Trial 1 is already deployed, as v2 of toy."
     assert len(said) == 4
 
 
@@ -522,7 +523,7 @@ def test_a_study_that_is_not_there_is_told_with_the_nearest(toy, tmp_path):
     with pytest.raises(UserError, match=r'There is no study toyy in .*Did you mean "toy"\?'):
         open_study("toyy", tmp_path / "studies", storage=None, say=print)
     assert not (tmp_path / "studies/toyy").exists()
-    with pytest.raises(UserError, match="Begin one by"):
+    with pytest.raises(UserError, match="Start one with"):
         open_study("toy", tmp_path / "nowhere", storage=None, say=print)
 
 
@@ -567,6 +568,6 @@ def test_a_winner_outside_of_the_study_is_not_promoted(toy, store, carts, tmp_pa
     (folder / "linked").symlink_to(victim)
     (folder / "own").mkdir()
     (folder / "own/best.pt").symlink_to(victim / "best.pt")
-    with pytest.raises(UserError, match=r"is no folder in the study|is a link"):
+    with pytest.raises(UserError, match=r"which is not in it|is a link"):
         promoted(toy, store)
     assert store.versions() == []

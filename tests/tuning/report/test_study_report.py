@@ -135,7 +135,7 @@ def test_what_the_winner_came_to_on_the_test_split_is_said_beside_buy_and_hold(t
     study.set_user_attr(ATTRIBUTE, [opening])
     report = write_study_report(study, tmp_path, n_trials=1)
     assert report.sentences[-2] == (
-        "There, after costs, trial 0 returned -4.2 % with a Sharpe ratio of -4.75 ± 2.58 (standard error), "
+        "On the test split, after costs, trial 0 returned -4.2 % with a Sharpe ratio of -4.75 ± 2.58 (standard error), "
         "and buy and hold +3.6 % with one of 3.93."
     )
 
@@ -174,8 +174,8 @@ def test_a_stopped_trial_is_told_as_the_later_one_that_goes_on_with_it(tmp_path)
     report = write_study_report(study, tmp_path, n_trials=1)
     assert data_of(report)["number"] == [0, 1]
     text = report.path.read_text(encoding="utf-8")
-    assert "What failed" not in text
-    assert "goes on with trial 0, which was interrupted" in text
+    assert "Failures" not in text
+    assert "resumes trial 0, which was interrupted" in text
 
 
 def test_a_single_finished_trial_is_reported(tmp_path):
@@ -205,7 +205,7 @@ def test_the_test_of_an_unfinished_study_is_closed_with_a_sentence(tmp_path):
     report = write_study_report(noise_study(tmp_path, 4), tmp_path, n_trials=10)
     assert report.sentences[-1].startswith("The test is closed: 4 of 10 trials have finished")
     unknown = write_study_report(noise_study(tmp_path, 4), tmp_path, n_trials=None)
-    assert "is not known, so the test stays closed" in unknown.sentences[-1]
+    assert "is unknown; give it with --n-trials" in unknown.sentences[-1]
 
 
 @pytest.mark.slow
@@ -232,8 +232,8 @@ def test_a_study_of_cartpole_leaves_statistics_out_and_gives_a_standard_error(tm
     report = write_study_report(study, tmp_path, n_trials=3)
     assert report.sentences[0].startswith("Trial 2 has the highest value, 30, of 3 finished trials.")
     assert re.match(r"In 30 fresh episodes, .* it returns [\d.]+ ± [\d.]+ \(standard error\)", report.sentences[1])
-    assert "no statistics of selection" in report.sentences[2]
-    assert "How much of it is selection" not in report.path.read_text(encoding="utf-8")
+    assert "the effect of selection is unknown" in report.sentences[2]
+    assert "Luck or skill" not in report.path.read_text(encoding="utf-8")
 
 
 def evil_study(folder):
@@ -344,7 +344,7 @@ def test_a_feature_that_may_see_ahead_comes_before_the_verdict_and_makes_it_no_e
     )
     study.set_user_attr("identity", {"feature warnings": ["week has a rank correlation of 0.29"]})
     report = write_study_report(study, tmp_path, n_trials=10)
-    assert report.sentences[0].endswith("no figure holds: week has a rank correlation of 0.29")
+    assert report.sentences[0].endswith("make every figure wrong: week has a rank correlation of 0.29")
     assert report.sentences[1].endswith(f"up {EVIL}")
     assert report.sentences[2].startswith("Evidence")
     text = report.path.read_text(encoding="utf-8")

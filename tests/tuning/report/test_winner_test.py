@@ -100,7 +100,7 @@ def test_another_winner_does_not_open_it_again_by_itself(tmp_path, evaluated):
     see_test(study, tmp_path, candidate(tmp_path))
     later = see_test(study, tmp_path, candidate(tmp_path, 5))
     assert later.of_winner is None
-    assert later.sentences[1].startswith("The winner is trial 5 now, and the test was opened for trial 0.")
+    assert later.sentences[1].startswith("The winner is now trial 5, but the test was opened for trial 0.")
     assert evaluated == ["trial-0000"]
 
 
@@ -129,7 +129,7 @@ def test_without_a_winner_there_is_nothing_to_open(tmp_path, evaluated):
 def test_a_winner_whose_folder_is_elsewhere_leaves_the_test_closed(tmp_path):
     study = new_study()
     seen = see_test(study, tmp_path, candidate(tmp_path))
-    assert "best.pt is not there; write the report on the machine that has this trial's folder" in seen.sentences[0]
+    assert "best.pt does not exist; write the report on the machine that has this trial's folder" in seen.sentences[0]
     assert seen.openings == ()
     assert ATTRIBUTE not in study.user_attrs
 
@@ -168,7 +168,7 @@ def test_another_checkpoint_does_not_end_an_evaluation_that_was_cut_off(tmp_path
     other = winner_test.HeldOutTest("the test split", "another", lambda report, look: pytest.fail("evaluated"))
     monkeypatch.setattr(winner_test, "held_out_test", lambda folder: other)
     seen = see_test(study, tmp_path, candidate(tmp_path))
-    assert "another one now" in seen.sentences[-1]
+    assert "has changed since" in seen.sentences[-1]
     assert seen.of_winner.result is None
 
 

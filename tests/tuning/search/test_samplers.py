@@ -106,7 +106,7 @@ def test_the_grid_takes_hyperband_which_shows_samplers_some_trials_alone(tmp_pat
 
 
 def test_a_grid_of_a_continuous_range_is_refused():
-    with pytest.raises(UserError, match="A grid is of finitely many points, but learning_rate"):
+    with pytest.raises(UserError, match="A grid has finitely many points, but learning_rate"):
         make_sampler("grid", 0, read_space("ppo"))
 
 

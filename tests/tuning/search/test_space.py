@@ -132,7 +132,7 @@ def test_a_copy_of_a_space_is_the_same_space(tmp_path):
         ("n_steps: [8]\nn-steps: [9]", "n_steps is set twice"),
         ("- gamma", "must hold lines such as"),
         ("gamma: {", "is not valid YAML"),
-        ("", "names no setting to search"),
+        ("", "has no setting to search"),
         ({5: [1]}, 'unknown setting "5"'),
     ],
 )

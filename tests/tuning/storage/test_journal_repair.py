@@ -59,7 +59,7 @@ def test_a_journal_cut_at_any_byte_of_its_last_lines_keeps_every_whole_line(jour
             assert path.read_bytes() == whole + b"\n"
             assert len(said) == bool(torn)
         copies = list(tmp_path.glob("journal.log.torn-*"))
-        assert [each.read_bytes() for each in copies] == [torn] * ("are kept in" in "".join(said))
+        assert [each.read_bytes() for each in copies] == [torn] * ("are saved in" in "".join(said))
         for each in copies:
             each.unlink()
         expected = [json.loads(line) for line in path.read_bytes().splitlines()]
@@ -109,7 +109,7 @@ def test_a_line_damaged_in_the_middle_is_refused_with_its_number(journal: bytes,
     lines[3] = lines[3][:20] + lines[4]
     damaged = b"".join(lines)
     (tmp_path / "journal.log").write_bytes(damaged)
-    with pytest.raises(UserError, match=r"damaged in line 4, which is no record"):
+    with pytest.raises(UserError, match=r"damaged in line 4, which is not a record"):
         open_storage(None, tmp_path, pytest.fail)
     assert (tmp_path / "journal.log").read_bytes() == damaged
 
@@ -128,7 +128,7 @@ def test_a_line_damaged_while_a_study_goes_on_is_told_with_its_number(tmp_path: 
 )
 def test_another_file_is_refused_and_left_as_it_is(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "prices.csv").write_bytes(content)
-    with pytest.raises(UserError, match=r"prices.csv is no journal of Optuna: its first line begins with"):
+    with pytest.raises(UserError, match=r"prices.csv is not an Optuna journal: its first line begins with"):
         open_storage(str(tmp_path / "prices.csv"), tmp_path, pytest.fail)
     assert (tmp_path / "prices.csv").read_bytes() == content
 
@@ -139,7 +139,7 @@ def test_records_of_another_optuna_are_refused(record: dict[str, int], journal: 
     if record == {"op_code": 5, "trial_id": 3}:  # of a trial that is not there: Optuna passes over it
         open_storage(None, tmp_path, pytest.fail)
         return
-    with pytest.raises(UserError, match="not those of this version of Optuna"):
+    with pytest.raises(UserError, match="its records are not from this version of Optuna"):
         open_storage(None, tmp_path, pytest.fail)
 
 
@@ -160,7 +160,7 @@ def test_a_journal_that_ends_in_gigabytes_without_a_line_is_refused_and_left_as_
     with path.open("r+b") as file:
         file.truncate(1 << 20)  # zeros
     with pytest.raises(
-        UserError, match=r"The last line of the journal .* is longer than 0\.131 MB, .* cut the line off"
+        UserError, match=r"The last line of the journal .* is longer than 0\.131 MB, .* delete the line"
     ):
         JournalFile(path, pytest.fail)
     assert path.stat().st_size == 1 << 20

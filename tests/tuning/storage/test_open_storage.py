@@ -31,14 +31,14 @@ def test_a_named_journal_lies_where_it_is_named(tmp_path: Path) -> None:
     ("named", "sentence"),
     [
         ("sqlite:///study.db", "cannot be stored in SQLite: several workers that write at once lock each other out"),
-        ("mysql://user@host/db", 'Storage "mysql" is not known; expected is a journal file such as'),
+        ("mysql://user@host/db", 'Storage "mysql" is unknown; expected a journal file such as'),
         ("", "--storage is empty"),
         ("{tmp}", "is a folder; name a file in it"),
-        ("{tmp}/not/there.log", "lies in a folder that is not there: {tmp}/not; make it, mount its disk"),
-        ("/dev/null", "is no regular file"),
+        ("{tmp}/not/there.log", "is in a folder that does not exist: {tmp}/not; create it, mount its disk"),
+        ("/dev/null", "is not a regular file"),
         ("x" * 5000, "cannot be used: File name too long"),
-        ("/etc/passwd/study.log", "lies in a folder that is not there"),
-        ("postgresql://u:secret@host:port/db", "--storage is no URL of a database"),
+        ("/etc/passwd/study.log", "is in a folder that does not exist"),
+        ("postgresql://u:secret@host:port/db", "--storage is not the URL of a database"),
     ],
 )
 def test_storage_that_cannot_be_used_is_one_sentence(named: str, sentence: str, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_storage_that_cannot_be_used_is_one_sentence(named: str, sentence: str, 
 
 def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(UserError, match=r'takes the extra "postgres": pip install -e "\.\[postgres\]"'):
+    with pytest.raises(UserError, match=r'needs the extra "postgres": pip install -e "\.\[postgres\]"'):
         open_storage("postgresql://host/db", tmp_path, pytest.fail)
 
 
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_no_part_of_a_line(tmp_path: Path, monkeypatch: pytes
 
     with monkeypatch.context() as full:
         full.setattr("ml_pipeline.tuning.storage.journal._write_all", write_a_part)
-        with pytest.raises(UserError, match="No space left on device; make room and go on"):
+        with pytest.raises(UserError, match="No space left on device; make room and start again"):
             study.ask()
     assert (tmp_path / "journal.log").read_bytes() == before
     study.tell(study.ask(), 1.0)
@@ -94,7 +94,7 @@ def test_a_full_disk_leaves_no_part_of_a_line(tmp_path: Path, monkeypatch: pytes
 def test_a_journal_deleted_in_mid_study_does_not_come_back_empty(tmp_path: Path) -> None:
     study = optuna.create_study(storage=open_storage(None, tmp_path, pytest.fail), study_name="s")
     (tmp_path / "journal.log").unlink()
-    with pytest.raises(UserError, match=r"journal.log is gone: it was deleted or moved, or its disk is away"):
+    with pytest.raises(UserError, match=r"journal.log is missing: it was deleted or moved, or its disk is gone"):
         study.ask()
     assert not (tmp_path / "journal.log").exists()
 
@@ -131,14 +131,14 @@ def test_a_journal_with_a_damaged_date_is_one_sentence(tmp_path: Path) -> None:
     study.ask()
     journal = tmp_path / "journal.log"
     journal.write_bytes(journal.read_bytes().replace(b'"datetime_start":"20', b'"datetime_start":"xx'))
-    with pytest.raises(UserError, match="its lines are records, but not those of this version of Optuna"):
+    with pytest.raises(UserError, match="its records are not from this version of Optuna"):
         open_storage(None, tmp_path, pytest.fail)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_a_pipe_in_place_of_the_journal_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "journal.log")
-    with pytest.raises(UserError, match="is no regular file"):
+    with pytest.raises(UserError, match="is not a regular file"):
         open_storage(None, tmp_path, pytest.fail)
 
 

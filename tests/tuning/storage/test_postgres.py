@@ -18,9 +18,9 @@ needs_postgres = pytest.mark.skipif(find_programs() is None, reason="PostgreSQL 
 @pytest.mark.parametrize(
     ("named", "sentence"),
     [
-        ("postgresql://ann:secret@127.0.0.1:1/tuning", "no PostgreSQL answers there"),
-        ("postgresql:///tuning?host=/not/there&password=secret", "no PostgreSQL answers there"),
-        ("postgres://ann:secret@no.such.host.invalid/tuning", "the host is not known"),
+        ("postgresql://ann:secret@127.0.0.1:1/tuning", "no PostgreSQL server answers"),
+        ("postgresql:///tuning?host=/not/there&password=secret", "no PostgreSQL server answers"),
+        ("postgres://ann:secret@no.such.host.invalid/tuning", "the host is unknown"),
         ("postgresql+psycopg://ann:secret@127.0.0.1:99999/tuning", "invalid port number"),
     ],
 )
@@ -38,7 +38,7 @@ def test_waiting_for_a_server_ends_with_a_stop() -> None:
         asked.append(1)
         return len(asked) > 1
 
-    with pytest.raises(UserError, match="no PostgreSQL answers there"):
+    with pytest.raises(UserError, match="no PostgreSQL server answers"):
         open_storage("postgresql://127.0.0.1:1/tuning", Path("unused"), pytest.fail, wait=True, stopped=stopped)
     assert len(asked) == 2
 
@@ -60,7 +60,7 @@ def server() -> Iterator[PostgresServer]:
         ("tuner:secret", "tuning", "the user or password is wrong"),
         ("tuner", "tuning", "the user or password is wrong"),
         ("nobody_here:secret", "tuning", "the user or password is wrong"),
-        ("owner", "elsewhere", "there is no such database; make it by `createdb`"),
+        ("owner", "elsewhere", "there is no such database; create it with `createdb`"),
         ("reader:reads", "tuning", "the user may not create or change tables in it"),
         ("frozen:reads", "tuning", "it is read-only; name the primary server"),
     ],
@@ -132,7 +132,7 @@ def test_waiting_in_mid_study_ends_with_a_stop(server: PostgresServer) -> None:
     study = optuna.create_study(storage=open_storage(server.url, Path("unused"), say, stopped=stop.is_set))
     server.stop()
     try:
-        with pytest.raises(StorageAway, match="start the database, and then the same command again"):
+        with pytest.raises(StorageAway, match="start the database, then run the same command again"):
             study.set_user_attr("a", 1)
     finally:
         server.start()

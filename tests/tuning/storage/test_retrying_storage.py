@@ -63,7 +63,7 @@ def test_the_waiting_and_its_end_are_said_once(inner: Failing) -> None:
     trial = _study(inner, said).ask()
     inner.outages = ["before"] * 4
     trial.set_user_attr("a", 1)
-    assert said[0] == "The database postgresql://host/db is away (it was stopped); waiting for it."
+    assert said[0] == "The database postgresql://host/db is unavailable (it was stopped); waiting for it."
     assert said[1].startswith("The database postgresql://host/db is back after ")
     assert len(said) == 2
     assert inner.get_trial(trial._trial_id).user_attrs == {"a": 1}
@@ -101,7 +101,9 @@ def test_a_stop_ends_the_waiting(inner: Failing) -> None:
     trial = _study(inner, [], lambda: bool(stopped)).ask()
     inner.outages = ["before"] * 100
     stopped.append(1)
-    with pytest.raises(StorageAway, match=r"is away \(it was stopped\), so that nothing more can be stored"):
+    with pytest.raises(
+        StorageAway, match=r"is unavailable \(it was stopped\), so nothing more of this study can be stored"
+    ):
         trial.set_user_attr("a", 1)
     assert len(inner.outages) == 99
 

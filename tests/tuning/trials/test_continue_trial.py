@@ -87,16 +87,16 @@ def test_a_continuation_that_is_stopped_goes_on_where_it_was(tmp_path, study):
 
 
 def test_a_trial_with_nothing_to_go_on_with_is_refused(tmp_path, study):
-    with pytest.raises(UserError, match="has no trial 0, but no trials yet"):
+    with pytest.raises(UserError, match="which has no trials yet"):
         go_on(study, tmp_path)
     done = train(trial_runs(tmp_path), WatchedTrial(), SETTINGS)
     add(study, TrialState.COMPLETE, done)
     add(study, TrialState.PRUNED, None, impossible=True, reason="minibatch_size must be at most 64.")
     add(study, TrialState.RUNNING, None)
     for number, sentence in (
-        (-1, "has no trial -1, but trials 0 to 2"),
-        (0, "Trial 0 has finished its 256 steps; name more by total_timesteps"),
-        (1, "Trial 1 has no run to go on with: minibatch_size must be at most 64."),
+        (-1, "There is no trial -1 in the study .*, which has trials 0 to 2"),
+        (0, "Trial 0 has finished its 256 steps; give a larger total_timesteps"),
+        (1, "Trial 1 has no run to continue: minibatch_size must be at most 64."),
         (2, "Trial 2 is running; wait for its end, or stop it."),
     ):
         with pytest.raises(UserError, match=sentence):
@@ -104,16 +104,16 @@ def test_a_trial_with_nothing_to_go_on_with_is_refused(tmp_path, study):
     with pytest.raises(UserError, match=r"Trial 0 is for 256 steps, but got total_timesteps 100"):
         go_on(study, tmp_path, total_timesteps=100)
     (tmp_path / "trial-0000" / "latest.pt").unlink()
-    with pytest.raises(UserError, match="Trial 0 cannot go on: there is no checkpoint"):
+    with pytest.raises(UserError, match="Trial 0 cannot continue: there is no checkpoint"):
         go_on(study, tmp_path, total_timesteps=512)
 
 
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [
-        (TrialState.WAITING, r"Trial 0 was queued again, as trial 2, and goes on when tune is started without"),
-        (TrialState.RUNNING, r"Trial 0 goes on as trial 2, which is running"),
-        (TrialState.PRUNED, r"Trial 0 went on as trial 2; continue that one"),
+        (TrialState.WAITING, r"Trial 0 was queued again as trial 2, and continues when tune is started without"),
+        (TrialState.RUNNING, r"Trial 0 continues as trial 2, which is running"),
+        (TrialState.PRUNED, r"Trial 0 was continued as trial 2; continue that one"),
     ],
 )
 def test_a_trial_that_was_queued_again_is_not_trained_twice(tmp_path, study, state, sentence):
@@ -130,7 +130,7 @@ def test_a_trial_that_was_queued_again_is_not_trained_twice(tmp_path, study, sta
 def test_a_trial_that_waits_is_left_to_the_study(tmp_path, study):
     early = train(trial_runs(tmp_path), WatchedTrial(prune_after=2), SETTINGS)
     add(study, TrialState.WAITING, early, failed_trial=0, retry_history=[])
-    with pytest.raises(UserError, match="Trial 0 waits for its turn, and goes on when tune is started without"):
+    with pytest.raises(UserError, match="Trial 0 is waiting for its turn, and continues when tune is started without"):
         go_on(study, tmp_path)
 
 
@@ -141,6 +141,6 @@ def test_a_trial_whose_folders_are_none_of_the_study_is_not_continued(tmp_path, 
     study.add_trial(create_trial(state=TrialState.PRUNED, user_attrs={"folders": folders, "settings": SETTINGS}))
     (tmp_path / "study/trial-0000").mkdir(parents=True)
     (tmp_path / "study/trial-0000/latest.pt").write_bytes(b"")
-    with pytest.raises(UserError, match=r"is no folder in the study|names . run folder"):
+    with pytest.raises(UserError, match=r"which is not in it|names . run folder"):
         go_on(study, tmp_path / "study")
     assert [path.name for path in (tmp_path / "victim").iterdir()] == ["latest.pt"]

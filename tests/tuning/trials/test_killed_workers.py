@@ -110,8 +110,8 @@ def test_workers_wait_for_a_postgresql_that_is_stopped_and_started_again(
     assert told == {"killed": 0, "statuses": [0, 0, 0, 0]}
     assert "Traceback" not in said
     lines = said.splitlines()
-    assert 1 <= sum("is away (" in line for line in lines) <= 4, "each worker says it once"
-    assert sum("the study goes on" in line for line in lines) == sum("is away (" in line for line in lines)
+    assert 1 <= sum("is unavailable (" in line for line in lines) <= 4, "each worker says it once"
+    assert sum("; continuing." in line for line in lines) == sum("is unavailable (" in line for line in lines)
     counted = _count(study.trials)
     assert counted[TrialState.COMPLETE] == 24
     assert counted[TrialState.RUNNING] == 0

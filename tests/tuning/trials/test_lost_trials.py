@@ -142,7 +142,7 @@ def test_a_process_of_another_machine_is_lost_when_its_beats_stop(in_file: bool,
     assert _watch_for(watch, clock, 300, beat) == []
     assert _watch_for(watch, clock, SILENCE_S - 5) == []
     assert _watch_for(watch, clock, 10) == [0]
-    assert "Process 4711 on another-machine gave no sign of life for 45 s." in study.trials[0].user_attrs["reason"]
+    assert "Process 4711 on another-machine sent no heartbeat for 45 s." in study.trials[0].user_attrs["reason"]
 
 
 def test_clocks_of_other_machines_do_not_matter(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_trial_that_is_lost_again_and_again_fails_for_good(tmp_path: Path) -> 
     fail_lost_trials(study, tmp_path, said.append)
     assert _states(study) == [TrialState.FAIL] * (MAX_RETRIES + 1)
     assert study.trials[-1].user_attrs["retry_history"] == [0, 1, 2]
-    assert study.trials[-1].user_attrs["reason"].endswith("It was lost 4 times, and is not tried again.")
+    assert study.trials[-1].user_attrs["reason"].endswith("It was lost 4 times, and is not retried.")
 
 
 def test_the_run_folder_of_a_lost_trial_of_another_machine_may_be_continued(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_worker_that_ends_too_early_is_replaced(tmp_path, code):
     listener, processes = Listener(), Scripted([{"began": 7}, code], [*DONE])
     assert _supervisor(tmp_path, processes, listener=listener).run(1)
     assert processes.started == 2
-    assert "in trial 7. Another one takes its place." in listener.said[0]
+    assert "in trial 7. Another one replaces it." in listener.said[0]
 
 
 def test_what_one_worker_refuses_ends_all_with_its_sentence(tmp_path):
@@ -118,7 +118,7 @@ def test_what_one_worker_refuses_ends_all_with_its_sentence(tmp_path):
 
 def test_trials_that_all_fail_end_the_study_with_the_reason(tmp_path):
     processes = Scripted([_end("failed", number) for number in range(MOST_FAILED)])
-    with pytest.raises(CheckFailed, match=r"10 trials failed one after another, so the study ends here. It broke."):
+    with pytest.raises(CheckFailed, match=r"10 trials in a row failed, so the study ends here. It broke."):
         _supervisor(tmp_path, processes).run(1)
     assert processes.stops == 1
 
@@ -309,7 +309,7 @@ def test_workers_that_crash_are_not_started_for_ever():
         limits.note_worker(-signal.SIGSEGV, log="s/workers.log")
         if limits.sentence:
             break
-    assert "killed by SIGSEGV; s/workers.log may say why" in str(limits.sentence)
+    assert "killed by SIGSEGV; see s/workers.log" in str(limits.sentence)
 
 
 def test_thirty_kills_in_a_row_are_survived():

@@ -95,11 +95,9 @@ def test_a_trial_that_lost_a_rank_is_queued_again_and_not_a_fourth_time(tmp_path
     a_worker(tmp_path, n_trials=1, study=study, runs=runs, heard=heard).work()
     assert [trial.state for trial in study.trials] == [TrialState.FAIL] * 4 + [TrialState.COMPLETE]
     assert [call["folders"] for call in runs.calls] == [None, *[["trial-0000"]] * 3, None]
-    again = "is lost and queued again, to go on from its checkpoint. Rank 1 was killed by SIGKILL."
+    again = "was lost, and is queued again to continue from its checkpoint. Rank 1 was killed by SIGKILL."
     assert heard.said[:3] == [f"Trial {number} {again}" for number in range(3)]
-    assert heard.said[3] == (
-        "Trial 3 is lost. Rank 1 was killed by SIGKILL. It was lost 4 times, and is not tried again."
-    )
+    assert heard.said[3] == ("Trial 3 was lost. Rank 1 was killed by SIGKILL. It was lost 4 times, and is not retried.")
     assert [end.state for end in heard.ended] == ["lost"] * 4 + ["complete"]
     assert study.trials[0].user_attrs["reason"] == "Rank 1 was killed by SIGKILL."
 
@@ -145,7 +143,7 @@ def test_a_trial_may_be_stopped_any_number_of_times(tmp_path):
 def test_a_full_disk_ends_the_worker_and_keeps_the_trial(tmp_path, why):
     study = open_study(tmp_path)
     full = TrialOutcome(state="failed", reason=f"Cannot write the checkpoint latest.pt: {why}")
-    with pytest.raises(DiskFull, match="Make room and start the same command again"):
+    with pytest.raises(DiskFull, match="Make room and run the same command again"):
         a_worker(tmp_path, n_trials=3, study=study, runs=StandInRuns(_outcomes(full))).work()
     assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.WAITING]
 
@@ -203,6 +201,6 @@ def test_a_queued_trial_that_names_a_folder_outside_of_the_study_fails_and_touch
     (tmp_path / "victim").mkdir()
     study.enqueue_trial({"x": 0.5}, user_attrs={"folders": folders})
     a_worker(tmp_path / "study", n_trials=1, study=study, runs=runs).work()
-    assert "is no folder in the study" in study.trials[0].user_attrs["reason"]
+    assert "which is not in it" in study.trials[0].user_attrs["reason"]
     assert (study.trials[0].state, [call["number"] for call in runs.calls]) == (TrialState.FAIL, [1])
     assert not list((tmp_path / "victim").iterdir())

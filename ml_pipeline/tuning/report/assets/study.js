@@ -291,7 +291,7 @@
       }
       return points;
     } });
-    if (ys.below) place.after(element("p", { class: "hint" }, `${ys.below.toLocaleString("en")} of the values lie below the chart and stand at its lower edge.`));
+    if (ys.below) place.after(element("p", { class: "hint" }, `${ys.below.toLocaleString("en")} of the values are below the chart and are drawn at its lower edge.`));
   }
 
   function slices(place) {
@@ -399,8 +399,8 @@
         }
       });
       told.textContent = ranges.size
-        ? `${kept.size.toLocaleString("en")} of ${order.length.toLocaleString("en")} scored trials lie in the chosen ranges; a click on an axis drops its range.`
-        : "Each line is a scored trial, the darker (in the dark: the brighter) the better; drag along an axis to keep only trials in that range.";
+        ? `${kept.size.toLocaleString("en")} of ${order.length.toLocaleString("en")} scored trials are in the chosen ranges; click an axis to clear its range.`
+        : "Each line is a scored trial; darker (brighter in dark mode) is better. Drag along an axis to keep only trials in that range.";
       return order.filter((i) => kept.has(i)).flatMap((i) => axes.flatMap(({ scale, values }, a) => (values[i] === null ? [] : [[i, at(width, a), top + (1 - part(scale, values[i])) * inner]])));
     }, over: (ctx, width, height, i) => { ctx.lineWidth = 2.5; line(ctx, width, height, i); },
     down: (event, box) => {
@@ -454,7 +454,7 @@
           ctx.fillStyle = colors["--faint"];
           ctx.textAlign = "left";
           ctx.textBaseline = "middle";
-          ctx.fillText(fit(ctx, lane.host || "host not known", names - 24), 16, y + Math.max(row / 2, 7));
+          ctx.fillText(fit(ctx, lane.host || "host unknown", names - 24), 16, y + Math.max(row / 2, 7));
         }
         for (const i of lane.trials) {
           const left = x((study.began[i] - begin) / unit[1]), right = Math.max(x((until(i) - begin) / unit[1]), left + 2);
