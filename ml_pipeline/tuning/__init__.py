@@ -1,4 +1,4 @@
-"""Searches over runs, and how much the best of many trials is worth."""
+"""Hyperparameter search over runs, and statistics on how much the best trial is worth."""
 
 from typing import TYPE_CHECKING
 

@@ -60,7 +60,7 @@ class Overfitting(NamedTuple):
 
 
 def moments_of(returns: FloatArray) -> RecordMoments:
-    """The moments of returns (T,). Raises UserError where a return is missing or not finite."""
+    """The moments of returns (T,). Raises UserError if a return is missing or not finite."""
     values = _finite(returns, 1)
     n = len(values)
     if n < 2 or not _varies(values[:, None])[0]:
@@ -72,9 +72,9 @@ def moments_of(returns: FloatArray) -> RecordMoments:
 
 
 def sharpe_ratios(returns: FloatArray) -> FloatArray:
-    """The Sharpe ratio of each column of returns (T, N), float64 (N,): mean / std (ddof 1); NaN where it is constant.
+    """The Sharpe ratio of each column of returns (T, N), float64 (N,): mean / std (ddof 1); NaN if it is constant.
 
-    Raises UserError where a return is missing or not finite.
+    Raises UserError if a return is missing or not finite.
     """
     values = _finite(returns, 2)
     if len(values) < 2:
@@ -167,7 +167,7 @@ def effective_trials(returns: FloatArray, n_trials: int | None = None) -> float:
 
     r: the mean correlation between two different columns of returns (T, N), at least 0; columns that do not vary are
     left out. n_trials: N, if not all trials have returns; None: the number of columns. NaN for fewer than 2 columns.
-    Raises UserError where a return is missing or not finite.
+    Raises UserError if a return is missing or not finite.
     Source: Bailey and López de Prado 2014, appendix A.3.
     """
     values = _finite(returns, 2)

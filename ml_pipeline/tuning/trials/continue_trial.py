@@ -1,5 +1,4 @@
-"""Goes on with a trial that was pruned or failed, or trains any trial for longer; the study has the result as a new
-trial."""
+"""Continues a pruned or failed trial, or trains any trial for longer; the result is a new trial of the study."""
 
 import re
 import shutil
@@ -26,7 +25,7 @@ from ml_pipeline.tuning.study_files import FEATURE_WARNINGS, HEARTBEAT_FILE, RET
 from ml_pipeline.tuning.trials.trial_run import TrialOutcome, TrialRuns
 
 _OF_AN_END = (STATE_FILE, f"{STATE_FILE}.lock", STOP_NOTE, HEARTBEAT_FILE, RETURNS_FILE)
-"""What a copied run does not take along: it tells of the process and of the end of the run that it comes from."""
+"""Files that are not copied with a run: they describe the process and the end of the original run."""
 
 _BY_ITSELF = "continues when tune is started without --continue-trial"
 
@@ -44,11 +43,11 @@ def continue_trial(
 ) -> TrialOutcome:
     """Train trial `number` to its full budget or to `total_timesteps`, bit for bit as if it had not ended before.
 
-    Its own run folders go on. Those of a trial that completed stay as they are, since its value was told of them:
-    copies named after the new budget go on. A continuation that completes is added to the study as a trial of its own,
-    with the user attribute "continues"; one that is stopped goes on when this is called again.
+    Training continues in the trial's run folders, or, if it was complete, in copies named after the new budget, because
+    its value belongs to the originals. A continuation that completes is added to the study as a new trial with the user
+    attribute "continues"; call this again to continue one that was stopped.
 
-    Raises UserError where there is no such trial, it has nothing left to do, or its checkpoints are gone.
+    Raises UserError if there is no such trial, it has nothing left to do, or its checkpoints are missing.
     """
     trial = _trial_of(study, number)
     settings = trial.user_attrs["settings"]
@@ -107,7 +106,7 @@ def continue_trial(
 
 
 class _Unpruned:
-    """A trial that is not pruned, and keeps what it was told."""
+    """A trial that is never pruned, and keeps its reported values."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -152,7 +151,7 @@ def _folders_of(trial: FrozenTrial, study_folder: Path, *, n: int) -> list[str]:
 
 
 def _require_not_repeated(trials: Sequence[FrozenTrial], number: int) -> None:
-    """Raise UserError where a later trial goes on in the same folders: it would count twice."""
+    """Raise UserError if a later trial continues in the same folders: the result would count twice."""
     first = trials[number].user_attrs.get("failed_trial", number)
     repeats = [each for each in trials[number + 1 :] if each.user_attrs.get("failed_trial") == first]
     if not repeats:
@@ -166,7 +165,7 @@ def _require_not_repeated(trials: Sequence[FrozenTrial], number: int) -> None:
 
 
 def _require_checkpoint(study_folder: Path, number: int, folders: list[str]) -> None:
-    """Raise UserError unless the first of the runs, which begin one after another, left a checkpoint."""
+    """Raise UserError unless the first run left a checkpoint; the runs are trained in order."""
     checkpoint = study_folder / folders[0] / LATEST_CHECKPOINT
     if not checkpoint.is_file():
         raise UserError(
@@ -185,7 +184,7 @@ def _longer(name: str, total_timesteps: int) -> str:
 
 
 def _copied(study_folder: Path, name: str, copy: str) -> str:
-    """The name of a copy of a run folder, whole, in which the run can go on; one that is there already is kept."""
+    """Copy a run folder atomically so that the run can continue there; an existing copy is kept."""
     source, target = study_folder / name, path_inside(study_folder, copy)
     if target is None:
         raise UserError(f"{study_folder / copy} is a link, but a run must not write elsewhere; remove it.")

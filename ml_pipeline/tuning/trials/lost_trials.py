@@ -1,9 +1,9 @@
 """Trials whose process was killed: failed within a minute, and queued again to continue from their checkpoints.
 
-Any process of a study may look for them, and several may at once: the storage lets one of them fail a trial. It looks
-at heartbeats: a small file in the trial's folder, and the same in the storage. A machine that shares the folder reads
-the file; another one reads the trial's attribute, if the storage is one that machines without a common folder may use.
-Optuna's own heartbeat is not for trials that are asked for and told, and a journal has none.
+Any process of a study may look for them, several at once: the storage lets only one of them fail a trial. They read
+heartbeats: a small file in the trial's folder, and a copy in the storage. A machine that shares the folder reads the
+file; another one reads the trial's attribute, if the storage serves machines without a common folder.
+Optuna's own heartbeat does not support ask-and-tell, and a journal has none.
 """
 
 import contextlib
@@ -29,14 +29,14 @@ from ml_pipeline.tuning.storage.optuna_internals import StoredTrial, fail_trial,
 from ml_pipeline.tuning.study_files import FOLDERS_ATTRIBUTE, HEARTBEAT_FILE, known_folders, trial_folder
 
 BEAT_ATTRIBUTE = "heartbeat"
-"""User attribute of a running trial: what the heartbeat file holds."""
+"""User attribute of a running trial: the content of the heartbeat file."""
 _EVERY_S = 5.0
-_BEATS_PER_STORED = 3  # the storage is told every 15 s: a journal keeps each of these lines
+_BEATS_PER_STORED = 3  # written to the storage only every 15 s, since a journal keeps every line
 _MOST_BYTES = 4096
 
 
 class Beat(NamedTuple):
-    """One sign of life. trial: the number of the trial; beats: how many there were before."""
+    """One heartbeat. trial: the number of the trial; beats: the number of earlier heartbeats."""
 
     trial: int
     process: ProcessIdentity
@@ -47,7 +47,7 @@ class Beat(NamedTuple):
 
 
 def beat_from(content: object) -> Beat | None:
-    """The sign of life that JSON holds; None where it is something else."""
+    """The heartbeat in JSON content; None if it is something else."""
     if not isinstance(content, dict):
         return None
     try:
@@ -58,9 +58,9 @@ def beat_from(content: object) -> Beat | None:
 
 
 def read_beat(folder: Path) -> Beat | None:
-    """The last sign of life in a trial's folder; None where there is none that can be read."""
+    """The last heartbeat in a trial's folder; None if there is no readable one."""
     try:
-        # Opened anew each time: a network disk then asks its server, and shows no older state.
+        # Opened each time, so that a network disk asks its server instead of showing an older state.
         with open_regular(folder / HEARTBEAT_FILE) as file:
             return beat_from(json.loads(file.read(_MOST_BYTES)))
     except (OSError, ValueError):
@@ -68,20 +68,20 @@ def read_beat(folder: Path) -> Beat | None:
 
 
 def record_process(trial: StoredTrial, number: int) -> None:
-    """Write down in the storage that this process works on a trial: to be called as soon as it has been asked for.
+    """Record in the storage that this process runs a trial; call it right after `ask`.
 
-    If it is killed before its heartbeat begins, whoever looks for lost trials on this machine knows at once.
+    If the process is killed before its heartbeat begins, other processes on this machine then notice it at once.
     """
     beat = Beat(number, this_process(), 0).as_json()
     set_attribute(trial, BEAT_ATTRIBUTE, beat)
 
 
 class Heartbeat:
-    """Within the block a thread gives a sign of life of this process every few seconds, for one trial.
+    """Within the block, a thread writes this process's heartbeat for one trial every few seconds.
 
-    folder: the trial's first run folder; made where it is missing. number: the trial's. stored: the trial, where its
-    storage serves machines that may not see the folder. on_lost: called once, from the thread, where others took this
-    process for dead and the trial was given to another, as after a laptop's sleep: end the run, and tell nothing.
+    folder: the trial's first run folder; created if it is missing. number: the trial's. stored: the trial, if its
+    storage serves machines that may not see the folder. on_lost: called once, from the thread, if others considered
+    this process dead and gave the trial to another, as after a laptop's sleep: end the run without telling the study.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Heartbeat:
         """Whether the trial was given to another process."""
 
     def __enter__(self) -> Self:
-        with contextlib.suppress(OSError):  # on a full disk the run tells more
+        with contextlib.suppress(OSError):  # the run itself reports a full disk
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.unlink(missing_ok=True)  # never through a link that lies there
+            self._path.unlink(missing_ok=True)  # never write through an existing link
             self._write(os.O_CREAT)
         self._store()
         self._thread.start()
@@ -130,17 +130,17 @@ class Heartbeat:
                 if self._on_lost is not None:
                     self._on_lost()
                 return
-            with contextlib.suppress(OSError):  # a full disk, or a folder that was deleted: the run says so
+            with contextlib.suppress(OSError):  # the run itself reports a full disk or a deleted folder
                 self._write(0)
             if self._beats % _BEATS_PER_STORED == 0:
                 self._store()
 
     def _taken_away(self) -> bool:
-        """Whether another process works on the folder now, or the trial was ended by others."""
+        """Whether another process now uses the folder, or ended the trial."""
         beat = read_beat(self._path.parent)
         if beat is not None:
             return self.lost or not self._is_own(beat)
-        # Whoever fails a trial removes its heartbeat; that a whole folder is gone, the run says itself.
+        # A process that fails a trial removes its heartbeat; if the whole folder is gone, the run reports it.
         removed = self._written and self._path.parent.is_dir() and not self._path.exists()
         return self.lost or removed
 
@@ -152,7 +152,7 @@ class Heartbeat:
         return beat.trial == self._number and beat.process == self._process
 
     def _write(self, flags: int) -> None:
-        """In place: a beat is one small write, and closing hands it to a network disk's server."""
+        """Write in place: a beat is one small write, and closing the file sends it to a network disk's server."""
         content = json.dumps(Beat(self._number, self._process, self._beats).as_json()).encode() + b"\n"
         descriptor = only_regular(self._path, os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | flags)
         try:
@@ -169,14 +169,14 @@ class Heartbeat:
             set_attribute(self._stored, BEAT_ATTRIBUTE, beat)
         except UpdateFinishedTrialError:
             self.lost = not self._ended.is_set()
-        except Exception:  # a storage that is away or full: whoever trains is told
+        except Exception:  # the storage is unavailable or full: the training thread reports it
             return
 
 
 SILENCE_S = 45.0
-"""A trial without a sign of life for so long is lost."""
+"""A trial without a heartbeat for this long is lost."""
 MAX_RETRIES = 3
-"""A trial that is lost more often than this is not tried again: it may be what kills its process."""
+"""A trial lost more often than this is not retried: it may itself kill its process."""
 _LONGEST_LOOK_S = 15.0
 _OF_ONE_ATTEMPT = (
     "void",
@@ -189,12 +189,12 @@ _OF_ONE_ATTEMPT = (
     "pid",
     "seconds",
     BEAT_ATTRIBUTE,
-)  # attributes that a retry does not take over
+)  # attributes that a retry does not copy
 
 
 @dataclass
 class _Sighting:
-    """What was last seen of a running trial. silent_s: for how long it has been the same, by this process's clock."""
+    """The last heartbeats seen of a running trial. silent_s: how long they are unchanged, by this process's clock."""
 
     beats: tuple[Beat | None, Beat | None]
     seen: float
@@ -202,10 +202,10 @@ class _Sighting:
 
 
 class LostTrials:
-    """Watches the running trials of a study; `fail` is called every few seconds, or between trials.
+    """Watches the running trials of a study; call `fail` every few seconds, or between trials.
 
-    Silence is measured by changes that this process sees, and by its own clock, so that the clocks of other machines
-    do not matter. A process of this machine that is gone is known at once.
+    Silence is measured from the changes that this process sees, with its own clock, so the clocks of other machines do
+    not matter. A dead process on this machine is noticed at once.
     """
 
     def __init__(
@@ -225,10 +225,10 @@ class LostTrials:
         self._silence_s = silence_s
         self._clock = clock
         self.seen: dict[int, _Sighting] = {}
-        """What was last seen of each running trial."""
+        """The last sighting of each running trial."""
 
     def fail(self) -> list[int]:
-        """Fail the trials that are lost, and queue each again; the numbers of those that this process failed."""
+        """Fail the lost trials and queue them again; return the numbers of those that this process failed."""
         running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         self.seen = {trial.number: each for trial in running if (each := self.seen.get(trial.number)) is not None}
         return [trial.number for trial in running if (why := self._why_lost(trial)) and self.fail_one(trial, why)]
@@ -238,7 +238,7 @@ class LostTrials:
         processes = [beat.process for beat in beats if beat is not None]
         alive = [is_alive(process) for process in processes]
         if True in alive:
-            return None  # it may be slow or stopped for a while, and two must not write one folder
+            return None  # it may be slow or suspended, and two processes must not write one folder
         if False in alive:
             process = processes[alive.index(False)]
             seen = last_sign_of_life(folders_of(trial, self._folder)[0])
@@ -253,7 +253,7 @@ class LostTrials:
         return f"{who} sent no heartbeat for {silent_s:.0f} s."
 
     def _beats_of(self, trial: FrozenTrial) -> tuple[Beat | None, Beat | None]:
-        """Its sign of life in its folder, and that in the storage."""
+        """Its heartbeats in its folder and in the storage."""
         in_folder = read_beat(folders_of(trial, self._folder)[0])
         if in_folder is not None and in_folder.trial != trial.number:
             in_folder = None  # of the trial that this one continues
@@ -265,13 +265,13 @@ class LostTrials:
         if known is None or known.beats != beats:
             self.seen[number] = _Sighting(beats, now)
             return 0.0
-        # A long gap between two looks may be our own sleep, in which the others slept as well.
+        # A long gap between two checks may be a sleep of this machine, during which the others slept too.
         known.silent_s += min(now - known.seen, _LONGEST_LOOK_S)
         known.seen = now
         return known.silent_s
 
     def fail_one(self, trial: FrozenTrial, why: str) -> bool:
-        """Fail a trial and queue it again; return whether this process was the first to."""
+        """Fail a trial and queue it again; return whether this process was the first to do so."""
         history = [*_history(trial), trial.number]
         again = len(history) <= self._max_retries
         times = "once" if len(history) == 1 else f"{len(history)} times"
@@ -279,7 +279,7 @@ class LostTrials:
         try:
             fail_trial(self._study, trial, reason)
         except (UpdateFinishedTrialError, optuna.exceptions.StorageInternalError):
-            return False  # its own process, or another finder, was first
+            return False  # its own process or another watcher was first
         for folder in folders_of(trial, self._folder):
             with contextlib.suppress(UserError, OSError):
                 record_end_of_lost(folder, reason)
@@ -297,7 +297,7 @@ _watched: dict[tuple[str, Path], dict[int, _Sighting]] = {}  # the sightings of 
 
 
 def fail_lost_trials(study: optuna.Study, study_folder: Path, say: Callable[[str], None]) -> list[int]:
-    """Fail the lost trials of a study as `LostTrials` does; what was seen is kept between the calls of a process."""
+    """Fail the lost trials of a study with `LostTrials`; sightings are kept between the calls of a process."""
     watch = LostTrials(study, study_folder, say)
     key = (study.study_name, study_folder.absolute())
     watch.seen = _watched.get(key, {})
@@ -308,18 +308,18 @@ def fail_lost_trials(study: optuna.Study, study_folder: Path, say: Callable[[str
 
 
 def fail_as_lost(study: optuna.Study, number: int, study_folder: Path, why: str, say: Callable[[str], None]) -> None:
-    """Fail a trial of this process that cannot go on, as one whose process was killed, and queue it again."""
+    """Fail a trial of this process that cannot continue, as if its process was killed, and queue it again."""
     LostTrials(study, study_folder, say).fail_one(study.get_trials(deepcopy=False)[number], why)
 
 
 def queue_again(study: optuna.Study, number: int, study_folder: Path) -> None:
-    """Queue a trial that was stopped and told as failed, to go on from its checkpoint. It does not count as lost."""
+    """Queue a stopped trial again, to continue from its checkpoint. It does not count as lost."""
     trial = study.get_trials(deepcopy=False)[number]
     study.add_trial(_repeated(trial, _history(trial), study_folder))
 
 
 def folders_of(trial: FrozenTrial, study_folder: Path) -> list[Path]:
-    """The run folders of a trial, at least one; it may not be there yet."""
+    """The run folders of a trial, at least one, which may not exist yet."""
     if named := known_folders(study_folder, trial.user_attrs):
         return named
     first = trial_folder(study_folder, trial.number)
@@ -333,13 +333,13 @@ def _history(trial: FrozenTrial) -> list[int]:
 
 
 def _has_begun(trial: FrozenTrial, study_folder: Path) -> bool:
-    """Whether there is anything to try again: settings, or a folder; else a new trial is as good."""
+    """Whether there is anything to retry, settings or a folder; otherwise a new trial is just as good."""
     has_settings = bool(trial.params) or "fixed_params" in trial.system_attrs
     return has_settings or any(folder.is_dir() for folder in folders_of(trial, study_folder))
 
 
 def _repeated(trial: FrozenTrial, history: list[int], study_folder: Path) -> FrozenTrial:
-    """A waiting trial with the same settings, which continues the folders; what was reported stays reported."""
+    """A waiting trial with the same settings and reported values, which continues in the same folders."""
     first = trial.user_attrs.get("failed_trial", trial.number)
     retried: Mapping[str, Any] = {"failed_trial": first, "retry_history": history}
     kept = {name: value for name, value in trial.user_attrs.items() if name not in _OF_ONE_ATTEMPT}

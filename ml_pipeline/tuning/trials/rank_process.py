@@ -1,8 +1,7 @@
-"""The process of one rank of a worker's trials, rank 0 being the worker: it takes part in one run after another.
+"""The process of one rank of a worker's trials (the worker is rank 0), which joins one run after another.
 
-It tells the worker that it is ready to meet the others, or why its part of a run has failed: {"ready": true}
-{"failed": "..."}. The worker stops all ranks together, so this process heeds no signals; it ends with the worker,
-however that ended.
+It reports to the worker that it is ready to join the others, or why its part of a run has failed: {"ready": true}
+{"failed": "..."}. The worker stops all ranks together, so this process ignores signals; it always ends with the worker.
 """
 
 import traceback
@@ -19,9 +18,9 @@ _LONGEST_REASON = 2_000
 
 
 def take_part(worker: Parent) -> int:
-    """Follow orders until a run ends in an error, after which this process is not used again; return its exit code.
+    """Follow orders until a run ends in an error, which also ends this process; return its exit code.
 
-    An order has the rank, the size of the group, the port at which it meets, and the settings of the run, all of them.
+    An order has the rank, the size of the group, its port, and all settings of the run.
     """
     from ml_pipeline.models.rl.core.arguments import measuring_once
     from ml_pipeline.models.rl.distributed.rank_group import RankGroup
@@ -45,7 +44,7 @@ def take_part(worker: Parent) -> int:
             ):
                 trial_task = TrialTask(task, is_resumed=checkpoint is not None)
                 Run(config, trial_task, checkpoint=checkpoint, ranks=consistent(group, task)).train()
-        except (RankLost, SharedError):  # the worker tells of it
+        except (RankLost, SharedError):  # the worker reports it
             return RANK_LOST
         except Exception as error:
             traceback.print_exc()

@@ -1,6 +1,6 @@
 """One call of `tune`: opens the study, and runs its trials in worker processes. It prints nothing.
 
-How many run at once, and how they share cores and environments, is decided here as well.
+It also decides how many trials run at once, and how they share cores and environments.
 """
 
 import math
@@ -41,10 +41,10 @@ _MB = 1e6
 
 
 class StudyRun:
-    """A study that is open, and whose trials `run` trains. study: Optuna's. n_jobs: trials at once."""
+    """An open study; `run` trains its trials. study: Optuna's. n_jobs: trials at once."""
 
     def __init__(self, order: TuneOrder, *, listener: Listener | None = None, stop: StopRequest | None = None) -> None:
-        """order: of `tune_config`. Raises UserError if the order cannot be followed; nothing was trained then."""
+        """order: from `tune_config`. Raises UserError, before any training, if the order cannot be followed."""
         self._order, self._listener, self._stop = order, listener or _Silent(), stop or StopRequest()
         self.folder = root_of_runs(order.tune.root) / order.study_name
         self._note = study_note(self.folder)  # of an earlier request
@@ -58,7 +58,7 @@ class StudyRun:
         )
         self._trials: list[FrozenTrial] = []
         self._n_trials = order.tune.n_trials
-        if order.tune.continue_trial is not None:  # which changes nothing about the study's number of trials
+        if order.tune.continue_trial is not None:  # does not change the study's number of trials
             self._n_trials = self.study.user_attrs.get(N_TRIALS_ATTRIBUTE, self._n_trials)
         elif self.study.user_attrs.get(N_TRIALS_ATTRIBUTE) != self._n_trials:
             self.study.set_user_attr(N_TRIALS_ATTRIBUTE, self._n_trials)
@@ -81,20 +81,20 @@ class StudyRun:
         return jobs_that_fit(self._base, room, n_trials=left)
 
     def trials(self) -> list[FrozenTrial]:
-        """Those of the study, as they are now; as they were last seen where the storage is away or gone."""
+        """The study's current trials; the last known ones if the storage is unavailable."""
         with suppress(UserError):
             self._trials = self.study.get_trials(deepcopy=False)
         return self._trials
 
     def remarks(self) -> tuple[str, ...]:
-        """What is to be known of the study's figures: warnings about features, and why there is no winner."""
+        """Notes on the study's figures: warnings about features, and why there is no winner."""
         with suppress(UserError):
             idle = why_no_winner(finished_trials(self.study, self.folder))
             return (*warnings_in_words(feature_warnings(self.study)), *filter(None, [idle]))
         return ()
 
     def run(self) -> bool:
-        """Return whether the study has come to its end, as `Supervisor.run` does, which says what is raised."""
+        """Train the trials; return whether the study is finished. Raises as `Supervisor.run`."""
         continues = self._order.tune.continue_trial
         if continues is None and count_trials(self.study).finished >= self._order.tune.n_trials:
             self._write_progress(state="stopped")
@@ -119,8 +119,8 @@ class StudyRun:
                 self._write_progress(state="stopped")
 
     def _environment(self) -> dict[str, str]:
-        """Of workers, each of which is the first rank of its trials. OMP_WAIT_POLICY: where more threads wait than
-        there are cores, they sleep and do not spin."""
+        """Environment variables of workers, each of which is the first rank of its trials. OMP_WAIT_POLICY: waiting
+        threads sleep instead of spinning, in case there are more threads than cores."""
         n_ranks = self._base["n_processes"]
         gpu = self._order.tune.gpu
         shown = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -128,7 +128,7 @@ class StudyRun:
         return {"OMP_WAIT_POLICY": "passive", **threads, **variables_of_rank(0, n_ranks), **shown}
 
     def _pool(self, settings: Mapping[str, Any], stack: ExitStack) -> dict[str, str]:
-        """A variable that names the limit on environments to workers, if they use worker processes."""
+        """The variable that gives workers the limit on environments, if they use worker processes."""
         if settings["vec_env"] != "parallel" or settings["n_workers"] == 0:
             return {ENV_POOL_VARIABLE: ""}
         pool = pool_for_runs(self._order.tune.max_concurrent_envs, self._listener.say)
@@ -149,12 +149,12 @@ class StudyRun:
                 steps_per_trial=steps_per_trial(self._order),
                 state=state,
             )
-        except UserError:  # the storage is away or gone, which is told where it matters
+        except UserError:  # the storage is unavailable, which is reported elsewhere
             return
 
 
 class _Silent:
-    """Listens, and says nothing."""
+    """A listener that ignores everything."""
 
     def trial_ended(self, end: Mapping[str, Any]) -> None: ...
 
@@ -175,7 +175,7 @@ def workers_log(folder: Path) -> TextIO:
 
 
 def jobs_that_fit(settings: Mapping[str, Any], room: Need, *, n_trials: int) -> int:
-    """How many trials with these flat settings fit into the room at once; at least one, and not more than n_trials.
+    """How many trials with these flat settings fit into the room at once, from 1 to n_trials.
 
     >>> room = Need(runs=math.inf, cores=8.0, memory_mb=2600.0, envs=math.inf)
     >>> jobs_that_fit({"n_envs": 4, "n_workers": 0, "vec_env": "parallel"}, room, n_trials=100)
@@ -191,10 +191,10 @@ def jobs_that_fit(settings: Mapping[str, Any], room: Need, *, n_trials: int) -> 
 
 
 def settings_of_workers(settings: Mapping[str, Any], *, n_jobs: int, cores: float) -> dict[str, Any]:
-    """What trials set besides, where so many share the cores; it changes no result.
+    """Settings that are added to all trials because they share the cores; they change no result.
 
-    Where each process of a trial has one core, worker processes gain nothing, and measuring how many would pay takes
-    half a second of every trial.
+    If each process of a trial has only one core, worker processes gain nothing, and measuring the best number of them
+    takes half a second of every trial.
 
     >>> settings_of_workers({"n_workers": "auto", "vec_env": "parallel"}, n_jobs=2, cores=2.0)
     {'n_workers': 0}
@@ -209,7 +209,7 @@ def settings_of_workers(settings: Mapping[str, Any], *, n_jobs: int, cores: floa
 
 
 def threads_of_workers(*, n_processes: int, cores: float) -> dict[str, str]:
-    """Environment variables that give each process of all trials its share of the cores, at least one.
+    """Environment variables that give each process its share of the cores, at least one.
 
     >>> threads_of_workers(n_processes=2, cores=8.0)["OMP_NUM_THREADS"]
     '4'

@@ -1,4 +1,4 @@
-"""Keeps the workers of a study going: hears what they tell, starts another if one is killed, and ends them."""
+"""Supervises the workers of a study: receives their messages, replaces killed ones, and ends them."""
 
 import queue
 import signal
@@ -18,39 +18,39 @@ from ml_pipeline.runtime.interrupts import ignoring_signals
 from ml_pipeline.tuning.trials.lost_trials import fail_lost_trials
 
 WORKERS_LOG = "workers.log"
-"""In the study's folder: what libraries print in workers, and tracebacks of their failures."""
+"""In the study's folder: the output of libraries in workers, and tracebacks of failures."""
 MOST_FAILED = 10
-"""Trials in a row, of one call of `tune`, that failed."""
+"""Failed trials in a row, in one call of `tune`, after which the study stops."""
 MOST_IMPOSSIBLE = 100
-"""Trials in a row whose settings were impossible; each takes milliseconds."""
+"""Impossible trials in a row after which the study stops; each takes milliseconds."""
 _MOST_ENDS = 10
-_MOST_KILLS = 50  # by somebody, or by a system whose memory is full
+_MOST_KILLS = 50  # by a user, or by a system that is out of memory
 _SIGKILL = -getattr(signal, "SIGKILL", 9)
 _LONGEST_REASON = 1000
 _LOOK_S = 0.1
 _TICK_S = 2.0
-_SAME_SENTENCE_S = 10.0  # workers say the same of a database that all of them wait for
+_SAME_SENTENCE_S = 10.0  # all workers report the same outage of a database
 
 
 class StartWorker(Protocol):
-    """What starts one more worker."""
+    """A function that starts one more worker."""
 
     def __call__(self, *, into: "queue.SimpleQueue[Event]") -> Child:
-        """into: takes its events, as `worker_process` lists them."""
+        """into: receives its events, which `worker_process` lists."""
 
 
 class Listener(Protocol):
-    """Who is told how the trials of this call end."""
+    """Receives the results of the trials of this call."""
 
     def trial_ended(self, end: Mapping[str, Any]) -> None:
-        """end: a `TrialEnd`, by its names."""
+        """end: the fields of a `TrialEnd`."""
 
     def say(self, sentence: str) -> None:
-        """What a person who watches should know."""
+        """A message for the user."""
 
 
 class Supervisor:
-    """Runs as many workers at once as it is told, until the study has its trials or a stop is requested."""
+    """Runs a number of workers at once, until the study has its trials or a stop is requested."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class Supervisor:
         self._listener, self._stop, self._on_tick = listener, stop, on_tick
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._workers: list[Child] = []
-        self._done: set[int] = set()  # pids of workers that ended as they should
-        self._trials: dict[int, int] = {}  # by pid, what a worker trains
+        self._done: set[int] = set()  # pids of workers that ended normally
+        self._trials: dict[int, int] = {}  # the trial that each worker trains, by pid
         self._limits = FailureLimits()
         self._refusal: str | None = None
         self._ending = False
@@ -77,11 +77,11 @@ class Supervisor:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the workers whose end was not yet told."""
+        """The pids of the workers whose end was not yet received."""
         return tuple(worker.pid for worker in self._workers)
 
     def run(self, n_jobs: int) -> bool:
-        """Return whether the study has come to its end; False if the stop request ended it, with all saved.
+        """Return whether the study is finished; False if a stop request ended it, with everything saved.
 
         Raises UserError if nothing can be trained or stored, CheckFailed if trials or workers keep failing, and
         Interrupted at a second Ctrl-C; then the workers are killed, and their trials queued again.
@@ -162,7 +162,7 @@ class Supervisor:
     def _fail_lost(self) -> None:
         try:
             fail_lost_trials(self._study, self._folder, self._say)
-        except UserError as error:  # the storage is gone: workers cannot go on either
+        except UserError as error:  # the storage is missing: workers cannot continue either
             self._refusal = self._refusal or str(error)
 
     def _end_at_once(self) -> None:
@@ -180,21 +180,21 @@ class Supervisor:
 
 
 class FailureLimits:
-    """Whether a study gets anywhere: so many trials or workers that failed one after another would fail for ever.
+    """Limits on failures in a row: after that many failed trials or workers, further ones would fail too.
 
-    Counts since the last trial that finished.
+    Counts since the last finished trial.
     """
 
     def __init__(self) -> None:
         self._reset()
         self.sentence: str | None = None
-        """Why it is of no use to go on, once that is so."""
+        """Why the study should stop, once a limit is reached."""
 
     def _reset(self) -> None:
         self._failed = self._impossible = self._ends = self._kills = 0
 
     def note_trial(self, end: Mapping[str, Any]) -> None:
-        """end: a `TrialEnd`, by its names."""
+        """end: the fields of a `TrialEnd`."""
         state, reason = end["state"], end["reason"]
         told = without_traceback(reason or "No reason was recorded.", _LONGEST_REASON)
         if state in {"complete", "pruned"}:
@@ -212,7 +212,7 @@ class FailureLimits:
                 )
 
     def note_worker(self, exit_code: int, *, log: str) -> None:
-        """A worker ended that should not have; log: where its last words are."""
+        """A worker ended unexpectedly; log: the file with its last output."""
         self._kills += exit_code == _SIGKILL
         self._ends += exit_code != _SIGKILL
         if self._ends >= _MOST_ENDS or self._kills >= _MOST_KILLS:

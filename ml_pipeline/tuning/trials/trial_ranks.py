@@ -23,23 +23,23 @@ _GRACE_S = 5.0  # from the loss of a rank to the end of those that notice it by 
 
 
 class RankFailed(UserError):
-    """A rank broke down by itself, as where its environments raise: the run would do so again."""
+    """A rank failed by itself, for example because its environments raise: the run would fail again."""
 
 
 class TrialRanks:
-    """Starts ranks when a run needs them, and keeps them for the next run: to start one takes seconds, as torch does.
+    """Starts ranks when a run needs them, and keeps them for the next run: importing torch takes seconds.
 
-    A worker killed by any signal closes the pipes that are their stdin, and so ends them.
+    If the worker is killed by any signal, their stdin closes, which ends them.
     """
 
     def __init__(self) -> None:
         self._processes: list[Child] = []
 
     def start(self, size: int) -> None:
-        """Have size - 1 processes, which import torch meanwhile. Raises UserError where the system starts none."""
+        """Start size - 1 processes, which import torch in the background. Raises UserError if one cannot be started."""
         if len(self._processes) != size - 1 or any(each.exit_code is not None for each in self._processes):
             self.close()
-        # Else torch logs a page of calls where a rank is lost.
+        # Otherwise torch logs a page of calls if a rank is lost.
         quiet = {"TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
         for rank in range(len(self._processes) + 1, size):
             environment = {**quiet, **variables_of_rank(rank, size)}
@@ -51,10 +51,10 @@ class TrialRanks:
 
     @contextlib.contextmanager
     def training(self, config: TrainConfig, task: Task, checkpoint: Path | None) -> Iterator[RankContext | None]:
-        """Within the block, all take part in a `Run` of these; None where config.run.n_processes is 1.
+        """Within the block, all ranks join a `Run` with these arguments; None if config.run.n_processes is 1.
 
-        Raises RankLost, which says how a rank ended, where one was killed or does not answer, and RankFailed where one
-        broke down. After any error new processes are started for the next run.
+        Raises RankLost, with the way the rank ended, if one was killed or does not answer, and RankFailed if one
+        failed. After any error, the next run starts new processes.
         """
         size, timeout_s = config.run.n_processes, config.run.rank_timeout_s
         if size == 1:
@@ -81,7 +81,7 @@ class TrialRanks:
         self._processes = []
 
     def _order(self, config: TrainConfig, checkpoint: Path | None, port: int) -> None:
-        """Tell all about the run, and wait until they are about to join: one that is lost until then is noticed."""
+        """Send the run to all ranks, and wait until they are about to join, to notice if one is lost before that."""
         for rank, process in enumerate(self._processes, start=1):
             process.send(
                 {
@@ -99,7 +99,7 @@ class TrialRanks:
                 raise RankLost("A rank ended before it joined the others.")
 
     def _why_lost(self, lost: RankLost) -> UserError:
-        """What to raise in place of `lost`, which knows less: the processes tell how they ended. Ends them."""
+        """The error to raise in place of `lost`, with the way the processes ended. Ends them."""
         deadline = time.monotonic() + _GRACE_S
         ended = [process.wait(max(0.0, deadline - time.monotonic())) for process in self._processes]
         codes = [RANK_LOST, *(RANK_LOST if code is None else code for code in ended)]

@@ -1,7 +1,7 @@
-"""A trial of a study as what it is: one run, or one for each seed or fold, below the study's folder.
+"""Trains a trial of a study: one run, or one run per seed or fold, in the study's folder.
 
-It knows of Optuna no more than `Trial` says, and reads and writes no storage: who asks for trials also tells of them.
-`TrialProgress` reports the evaluations of a trial's runs to the trial, and stops the run that is to be pruned.
+It uses Optuna only through `Trial`, and neither reads nor writes the storage: `Worker` asks for trials and tells their
+results. `TrialProgress` reports the evaluations of a trial's runs to the trial, and stops the run if it is pruned.
 """
 
 import json
@@ -37,7 +37,7 @@ from ml_pipeline.tuning.trials.trial_ranks import RankFailed, TrialRanks
 from ml_pipeline.tuning.trials.trial_task import TaskSource, TrialTask
 
 EVALUATIONS = 10
-"""Of a run, where the settings do not say how often to evaluate: what pruners can decide by."""
+"""Evaluations of a run if the settings do not set their interval; pruners decide by them."""
 _LONGEST_REASON = 2_000
 
 TrialState = Literal["complete", "pruned", "stopped", "failed", "lost", "impossible"]
@@ -45,12 +45,12 @@ TrialState = Literal["complete", "pruned", "stopped", "failed", "lost", "impossi
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOutcome:
-    """How a trial ended: "lost" where one of its ranks was, so that it can go on from its checkpoint.
+    """How a trial ended: "lost" if one of its ranks was lost, so that it can continue from its checkpoint.
 
     value: the median over its runs so far of the best score of each; None before the first evaluation. reason: why it
-    did not complete. folders: of all its runs, as paths from the study's folder. global_step: of its runs together.
-    n_evaluations: of its runs together; the best checkpoints were chosen among so many.
-    validation_sharpe: annualized, of the best checkpoints, the median over the runs; None where the trial did not
+    did not complete. folders: of all its runs, relative to the study's folder. global_step: the sum over its runs.
+    n_evaluations: the sum over its runs; the best checkpoints were chosen from them.
+    validation_sharpe: annualized, of the best checkpoints, the median over the runs; None if the trial did not
     complete, has no returns, or they do not vary.
     """
 
@@ -69,7 +69,7 @@ SCORE = "eval/score"
 
 
 class Trial(Protocol):
-    """What `TrialRuns` needs of a trial; an `optuna.Trial` is one."""
+    """The part of an `optuna.Trial` that `TrialRuns` needs."""
 
     @property
     def number(self) -> int: ...
@@ -82,13 +82,13 @@ class Trial(Protocol):
 class TrialProgress(RunListener):
     """A sink and a listener of each of a trial's runs in turn.
 
-    Reported is the median over the runs so far of the best score of each. The step is the environment steps so far,
-    rounded down to a multiple of `report_every`: pruners compare the trials that reported at one step, and trials with
-    rollouts of other lengths are evaluated at other steps.
+    It reports the median over the runs so far of the best score of each. The step is the environment steps so far,
+    rounded down to a multiple of `report_every`: pruners compare trials that reported at the same step, and trials with
+    different rollout lengths are evaluated at different steps.
     """
 
     def __init__(self, trial: Trial, *, n_units: int, report_every: int) -> None:
-        """n_units: how many runs the trial has. report_every: environment steps, the same for all trials of a study."""
+        """n_units: number of runs of the trial. report_every: environment steps, the same for all trials of a study."""
         self._trial = trial
         self._units_left = n_units
         self._report_every = report_every
@@ -97,16 +97,16 @@ class TrialProgress(RunListener):
         self._timesteps = 0  # of this run
         self._last_reported = 0
         self.stop = StopRequest()
-        """Of the run under way."""
+        """The stop request of the current run."""
         self.n_evaluations = 0
-        """Of all runs, those before an interruption included. Not all are reported, but each may be the best."""
+        """Of all runs, including those before an interruption. Not all are reported, but each may be the best."""
         self.pruned: str | None = None
         """Why the trial ends, once it is to be pruned."""
         self.error: Exception | None = None
-        """What the trial raised; it is told nothing more."""
+        """An error that the trial raised; nothing more is reported to it then."""
 
     def begin_run(self, folder: Path, *, timesteps: int) -> None:
-        """The next run of the trial, of this many environment steps, is about to begin or to go on in this folder."""
+        """The next run of the trial, of this many environment steps, is about to start or continue in this folder."""
         self._folder = folder
         self._steps_before += self._timesteps
         self._timesteps = timesteps
@@ -115,7 +115,7 @@ class TrialProgress(RunListener):
         self.stop = StopRequest()
 
     def started(self, start: RunStart) -> None:
-        """Report what a run that goes on was evaluated at before."""
+        """Report the earlier evaluations of a run that continues."""
         if not start.first_step:
             return
         for line in read_lines(self._folder / METRICS_FILE):
@@ -123,7 +123,7 @@ class TrialProgress(RunListener):
             if SCORE in metrics and isinstance(step := metrics.get(STEP), int) and step <= start.first_step:
                 self.n_evaluations += 1
                 score = metrics[SCORE]
-                self._report(-math.inf if score is None else score, step)  # the file knows no infinity
+                self._report(-math.inf if score is None else score, step)  # JSON has no infinity
 
     def write(self, metrics: Mapping[str, float], episodes: Sequence[EpisodeRecord]) -> None:
         if SCORE not in metrics:
@@ -134,7 +134,7 @@ class TrialProgress(RunListener):
         step = int(metrics[STEP])
         reported = self._report(metrics[SCORE], step)
         if not reported or (step >= self._timesteps and not self._units_left):
-            return  # nothing is left to be saved by pruning
+            return  # pruning would save nothing
         if self._told(self._trial.should_prune):
             value = statistics.median(self._bests)
             self.pruned = f"Pruned after {self._steps_before + step:,} steps, at {value:,.4g}."
@@ -144,7 +144,7 @@ class TrialProgress(RunListener):
         """There is nothing to finish."""
 
     def _report(self, score: float, step: int) -> bool:
-        """Whether the trial was told of the score; it is told of one at each step."""
+        """Report a score, at most one per step; return whether it was reported."""
         self._bests[-1] = max(self._bests[-1], score)
         done = self._steps_before + min(step, self._timesteps)
         at = done // self._report_every * self._report_every
@@ -155,7 +155,7 @@ class TrialProgress(RunListener):
         return self.error is None
 
     def _told(self, call: Any) -> Any:
-        """What the call returns. One that fails, as where the storage is away, stops the run, which is saved."""
+        """The result of the call. If it fails, as when the storage is unavailable, the run is stopped and saved."""
         try:
             return call()
         except Exception as error:
@@ -173,15 +173,15 @@ def _object(line: str) -> Mapping[str, Any]:
 
 
 class TrialRuns:
-    """Trains trials of a study in this process, one after another; the market stays loaded between them.
+    """Trains trials of a study in this process, one at a time; the market stays loaded between them.
 
-    Where trials have several processes, the others wait for the next trial until `close`.
+    If trials have several processes, the others wait for the next trial until `close`.
     """
 
     def __init__(self, base: Mapping[str, Any], objective: ObjectiveConfig, study_folder: Path) -> None:
-        """base: the settings that all trials share: those that the user named, not the defaults of the others.
+        """base: the settings that all trials share: those that the user set, without defaults.
 
-        Raises UserError where trials of these settings cannot be judged by the objective.
+        Raises UserError if trials with these settings cannot be scored by the objective.
         """
         objective.check(base)
         self._base = layered(base, objective.settings)
@@ -196,9 +196,9 @@ class TrialRuns:
         self._ranks.close()
 
     def folders(self, number: int, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The names of the run folders of a trial that begins anew.
+        """The names of the run folders of a new trial.
 
-        Raises UserError where its settings are impossible.
+        Raises UserError if its settings are impossible.
         """
         units = self._objective.units(train_config(layered(self._base, settings)))
         return tuple(trial_folder(self._study_folder, number, unit.name).name for unit in units)
@@ -213,12 +213,12 @@ class TrialRuns:
         stop: StopRequest,
         say: Callable[[str], None],
     ) -> TrialOutcome:
-        """Train the runs of a trial, one after another, and report their evaluations to it; prune it where it asks to.
+        """Train the runs of a trial in order, and report their evaluations to it; prune it if it should be pruned.
 
         A run that is pruned or stopped ends before its next step, is saved, and can be resumed. folders: of an earlier
-        trial with these settings, whose runs go on where their checkpoints are, bit for bit, with `changes` to their
-        settings. What breaks a run down makes the outcome "failed". What the trial itself raises, as where its storage
-        is away, is raised here after the run was saved, and so is a second Ctrl-C.
+        trial with these settings, whose runs continue from their checkpoints, bit for bit, with `changes` to their
+        settings. An error in a run makes the outcome "failed". An error of the trial itself, as when its storage is
+        unavailable, is raised after the run was saved, and so is a second Ctrl-C.
         """
         try:
             every = self._settings_of_runs(settings)
@@ -232,7 +232,7 @@ class TrialRuns:
                 return ended.outcome("stopped", stop.reason)
             try:
                 config, checkpoint = self._start_of(name, its_settings, changes or {}, resumes=folders is not None)
-                self._ranks.start(config.run.n_processes)  # which import torch while the market is loaded
+                self._ranks.start(config.run.n_processes)  # they import torch while the market is loaded
                 task = self._tasks.task(config)
             except UserError as error:
                 return ended.outcome("failed", str(error))
@@ -260,16 +260,16 @@ class TrialRuns:
     def _start_of(
         self, name: str, settings: Mapping[str, Any], changes: Mapping[str, Any], *, resumes: bool
     ) -> tuple[TrainConfig, Path | None]:
-        """The settings of a run, and the checkpoint where it goes on, if there is one. Raises UserError as those do."""
+        """The settings of a run, and the checkpoint from which it continues, if any. Raises UserError if invalid."""
         folder = self._study_folder / name
         checkpoint = folder / LATEST_CHECKPOINT
         if resumes and checkpoint.is_file():
-            of_launch = {each: settings[each] for each in OF_LAUNCH if each in settings}  # which no checkpoint holds
+            of_launch = {each: settings[each] for each in OF_LAUNCH if each in settings}  # not in checkpoints
             return resumed_config(checkpoint, {**of_launch, **changes}), checkpoint
         return train_config(layered(settings, changes, {"checkpoint_dir": folder})), None
 
     def _settings_of_runs(self, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The settings of each run of a trial, those that are not the default. Raises UserError where impossible."""
+        """The non-default settings of each run of a trial. Raises UserError if they are impossible."""
         given = layered(self._base, settings)
         config = train_config(given)
         if config.run.env_id is None:
@@ -283,17 +283,17 @@ class TrialRuns:
         return every
 
     def _splits_of_study(self, trading: TradingConfig) -> dict[str, float]:
-        """What makes the splits those of the study, whatever features and window a trial has: none sees its test."""
+        """Fractions that give a trial the study's splits for any features and window, so that none sees the test."""
         usual = TradingConfig()
         of_study = {name: self._base.get(name, getattr(usual, name)) for name in ("features", "window")}
         try:
             return self._tasks.fractions_as_of(replace(trading, **of_study), trading)
-        except UserError:  # data or features that cannot be used, which the run tells
+        except UserError:  # unusable data or features, which the run reports
             return {}
 
 
 def report_interval(base: Mapping[str, Any]) -> int:
-    """How many environment steps lie between two reports of a trial: the same for all trials of a study.
+    """Environment steps between two reports of a trial, the same for all trials of a study.
 
     >>> report_interval({"total_timesteps": 50_000})
     5000
@@ -312,7 +312,7 @@ def report_interval(base: Mapping[str, Any]) -> int:
 def _trained(
     make_run: Callable[..., Run], training: AbstractContextManager[RankContext | None]
 ) -> tuple[TrialState, str | None, RunResult | None]:
-    """How a run ended, why it did not finish, and its result if it began. training: the ranks of the run, as long as it
+    """How a run ended, why it did not finish, and its result if it began. training: the ranks of the run while it
     trains."""
     run: Run | None = None
     try:
@@ -333,7 +333,7 @@ def _state_after(error: BaseException) -> TrialState:
 
 def _reason_of(error: BaseException, result: RunResult | None) -> str:
     reason = None
-    if result is not None and not isinstance(error, RankLost | RankFailed):  # which knows more of the rank than the run
+    if result is not None and not isinstance(error, RankLost | RankFailed):  # which know more than the run
         reason = result.reason
     return excerpt(reason or str(error) or type(error).__name__, _LONGEST_REASON)
 

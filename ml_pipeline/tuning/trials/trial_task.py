@@ -1,6 +1,6 @@
-"""The task of a trial's run, whose report is of the validation split alone, and `TaskSource`, which makes one.
+"""`TrialTask`, a trial's task, which reports only on the validation split, and `TaskSource`, which makes tasks.
 
-The market is loaded once per process, and what its trials have in common is prepared once.
+The market is loaded once per process, and everything that trials share is prepared once.
 """
 
 import math
@@ -28,13 +28,13 @@ from ml_pipeline.tuning.trials.validation_returns import ValidationReturns, retu
 
 
 class TrialTask:
-    """Never evaluates on the test split: that is opened once, for the winner of a study."""
+    """A task that never evaluates on the test split, which is opened once, for the winner of a study."""
 
     def __init__(self, task: Task, *, is_resumed: bool) -> None:
         """is_resumed: whether the run may have scored its best policy before, with another object of this class."""
         self.name = task.name
         self.returns: ValidationReturns | None = None
-        """What the best policy earned on the validation split, once the run has finished; None without a market."""
+        """The best policy's returns on the validation split, once the run has finished; None without a market."""
         self._task = task
         self._market_task = task if isinstance(task, TradingTask) else None
         self._is_resumed = is_resumed
@@ -56,7 +56,7 @@ class TrialTask:
         return self._task.batched_train_env(n, device=device)
 
     def score(self, act: Callable[[Any], Any]) -> float:
-        """The task's score. The pass of the best policy is kept, which is the one that the run keeps, too."""
+        """The task's score. Keeps the equity paths of the best policy, the same one that the run keeps."""
         if self._market_task is None:
             return self._task.score(act)
         paths = self._market_task.scored_paths(act)
@@ -66,7 +66,7 @@ class TrialTask:
         return score
 
     def report(self, act: Callable[[Any], Any], folder: Path) -> str:
-        """Write the returns of the validation split, bar by bar, where there are any: the study is judged by them."""
+        """Write the returns of the validation split, bar by bar, if there are any; the study is judged by them."""
         task = self._market_task
         if task is None:
             return "The trial has finished."
@@ -81,12 +81,12 @@ class TrialTask:
 
 Made = TypeVar("Made")
 
-_MOST_KEPT = 4  # tasks with features of their own: each takes as much memory as its market has features
-_ANY_FRACTION = 0.25  # stands for all, where tasks differ in their splits alone
+_MOST_KEPT = 4  # tasks with different features: each needs memory for its market's features
+_ANY_FRACTION = 0.25  # a placeholder for tasks that differ only in their splits
 
 
 class TaskSource:
-    """Makes tasks, and keeps what it made of them: a task for several seeds and folds, a market for several tasks."""
+    """Makes tasks with caches: one task serves several seeds and folds, and one market several tasks."""
 
     def __init__(self) -> None:
         self._costs: dict[str, KnownCost] = {}
@@ -96,11 +96,11 @@ class TaskSource:
         self._split_tasks: dict[str, TradingTask] = {}
 
     def task(self, config: TrainConfig) -> GymTask | TradingTask:
-        """The task that `make_task` makes. Raises UserError as it does."""
+        """The task of `make_task`. Raises UserError as it does."""
         run = config.run
         if run.env_id is None:
             return self._split(config.trading).with_seed(run.seed)
-        # All that a task knows of its run; what the first reset of the environment tells does not depend on the seed.
+        # All settings that a task depends on; the result of the environment's first reset does not depend on the seed.
         kind = (run.env_id, run.env_kwargs, run.atari, run.wrappers, run.frame_stack)
         key = repr((*kind, run.eval_episodes, run.step_timeout_s))
 
@@ -112,18 +112,18 @@ class TaskSource:
         return _kept(self._gym_tasks, key, make).with_seed(run.seed)
 
     def step_cost(self, config: TrainConfig) -> KnownCost:
-        """What a step of the environments of such tasks costs, once a run has measured it."""
+        """The cost of a step in the environments of such tasks, once a run has measured it."""
         run = config.run
         kind = (run.env_id, run.env_kwargs, run.atari, run.wrappers, run.frame_stack)
         return _kept(self._costs, repr(kind), KnownCost)
 
     def fractions_as_of(self, base: TradingConfig, config: TradingConfig) -> dict[str, float]:
-        """By which a task of `config` has the splits of one of `base`; empty where it has them as it is.
+        """The fractions that give a task of `config` the splits of a task of `base`; empty if they are already equal.
 
-        The first usable bar depends on features and window, and splits are fractions of the bars from there on. So
-        the validation split of one trial would otherwise reach into the test split of another. Of symbols with
-        unequal numbers of bars none has a validation split that reaches further than in `base`, and some end a few
-        bars earlier. Raises UserError as `task`.
+        The first usable bar depends on features and window, and splits are fractions of the bars after it. Otherwise
+        the validation split of one trial would reach into the test split of another. If symbols have unequal numbers
+        of bars, no validation split reaches further than in `base`, and some end a few bars earlier.
+        Raises UserError as `task`.
         """
         whole, of_base = self._unsplit(config), self._unsplit(base)
         pairs = [(account, of_base.accounts[symbol]) for symbol, account in whole.accounts.items()]
@@ -138,20 +138,20 @@ class TaskSource:
         return {"train_fraction": train, "validation_fraction": both - train}
 
     def _unsplit(self, config: TradingConfig) -> TradingTask:
-        """A task of these settings whose splits nobody asks for."""
+        """A task of these settings whose own splits are not used."""
         known = replace(config, train_fraction=_ANY_FRACTION, validation_fraction=_ANY_FRACTION)
         return _kept(self._trading_tasks, repr(known), lambda: self._whole(config))
 
     def _split(self, config: TradingConfig) -> TradingTask:
         def make() -> TradingTask:
             whole = self._unsplit(config)
-            _ = whole.notices  # looks for leaks, once for all copies of the task
+            _ = whole.notices  # checks for leaks, once for all copies of the task
             return whole.with_fractions(train=config.train_fraction, validation=config.validation_fraction)
 
         return _kept(self._split_tasks, repr(config), make)
 
     def _whole(self, config: TradingConfig) -> TradingTask:
-        """The task of these settings, on the market that was loaded once."""
+        """The task of these settings, on the cached market."""
         read = (config.bar_time, config.form(), config.dialect(), config.faults(), config.periods_per_year)
         source = (config.data, config.symbols, config.per_symbol, *read)
         markets = _kept(self._markets, repr(source), lambda: load_markets(config))
@@ -159,7 +159,7 @@ class TaskSource:
 
 
 def _kept(kept: dict[str, Made], key: str, make: Callable[[], Made]) -> Made:
-    """What was made for this key; of the others only those that were last asked for are kept."""
+    """The cached value for this key, made if missing; only the last used values are kept."""
     made = kept.pop(key, None)
     if made is None:
         made = make()

@@ -1,4 +1,4 @@
-"""What a policy earned on the validation split, bar by bar after costs: the record that selection is judged by."""
+"""The returns of a policy on the validation split, bar by bar after costs, for the statistics of selection."""
 
 import struct
 import zipfile
@@ -21,12 +21,12 @@ from ml_pipeline.tuning.study_files import RETURNS_FILE
 
 # Of 8 million bars.
 _MOST_BYTES = 1 << 27
-# What numpy and zipfile raise over an archive with bytes missing or changed, besides errors of their own.
+# Errors of numpy and zipfile for an archive with missing or changed bytes, in addition to their own exceptions.
 _UNREADABLE = (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, struct.error)
 
 
 class ScoredTask(Protocol):
-    """`TradingTask` is."""
+    """The part of a `TradingTask` that is scored."""
 
     def scored_paths(self, act: Act) -> tuple[EquityPath, ...]: ...
 
@@ -52,11 +52,11 @@ class ValidationReturns:
 
     @property
     def sharpe(self) -> float:
-        """Annualized; NaN where the returns do not vary."""
+        """Annualized; NaN if the returns do not vary."""
         return sharpe(self.returns, self.periods_per_year)
 
     def write(self, path: Path) -> None:
-        """Write the file, whole or not at all. Raises OSError where it cannot be written."""
+        """Write the file atomically. Raises OSError if it cannot be written."""
         with written_whole(path) as file:
             np.savez_compressed(
                 file, time=self.time, returns=self.returns, periods_per_year=np.float64(self.periods_per_year)
@@ -64,21 +64,21 @@ class ValidationReturns:
 
 
 def measure_validation_returns(task: ScoredTask, act: Act) -> ValidationReturns:
-    """The returns of the pass that the task's `score` makes: what was chosen by it is judged by the same bars.
+    """The returns of the evaluation behind the task's `score`, so that a policy is judged on the bars that chose it.
 
-    Of a task with an account per symbol: at each bar the mean over its accounts, those without a bar there at 0. An
-    account that was closed early earns 0 to the end.
+    For a task with an account per symbol: at each bar, the mean over its accounts, with 0 for those without a bar. An
+    account that was closed early earns 0 until the end.
     """
     return returns_of_paths(task.scored_paths(act))
 
 
 def returns_of_paths(paths: Sequence[EquityPath]) -> ValidationReturns:
-    """The returns of a pass that was made already, by its `scored_paths`."""
+    """The returns of `scored_paths` that were already computed."""
     return mean_returns([_returns_of(path) for path in paths])
 
 
 def mean_returns(records: Sequence[ValidationReturns]) -> ValidationReturns:
-    """At each time the mean of all records, one that has no bar there at 0; of one record, itself."""
+    """At each time the mean of all records, with 0 for those without a bar; a single record is returned as it is."""
     first = records[0]
     if len(records) == 1:
         return first
@@ -92,13 +92,13 @@ def mean_returns(records: Sequence[ValidationReturns]) -> ValidationReturns:
 
 
 def read_validation_returns(folder: Path) -> ValidationReturns | None:
-    """What `ValidationReturns.write` wrote into a run folder, or None where there is no such file.
+    """The returns that `ValidationReturns.write` wrote into a run folder, or None if there is no such file.
 
-    Raises UserError where the file is not whole or cannot be read.
+    Raises UserError if the file is incomplete or cannot be read.
     """
     path = folder / RETURNS_FILE
     try:
-        # opened here: numpy leaves a file open that is no archive
+        # opened here, because numpy leaves a file open if it is not an archive
         with open_regular(path) as opened:
             if unpacked_bytes(opened) > _MOST_BYTES:
                 raise ValueError(f"it unpacks to more than {_MOST_BYTES / 1e6:,.3g} MB")

@@ -1,10 +1,10 @@
-"""One worker of a study: trial after trial in one process, until the study has its trials or a stop is requested.
+"""One worker of a study: it trains trials in one process, until the study has its trials or a stop is requested.
 
-Several workers, of one machine or many, work on one study; they know of each other by its storage alone. The number of
-trials is exact without a lock: whoever asks for a trial first looks whether the study needs one, and afterwards whether
-others were quicker. Trials are numbered in one order that all processes see. Trial k may run only if fewer than
-n_trials of those with smaller numbers wait, run or have finished. So never more than n_trials run or finish, however
-the processes race: the last one to be allowed had seen all the others. One that may not run is void.
+Several workers, on one machine or many, share a study through its storage alone. The number of trials is exact without
+a lock: before a worker asks for a trial, it checks whether the study needs one, and afterwards whether others were
+faster. Trials are numbered in one order that all processes see. Trial k may run only if fewer than n_trials trials with
+smaller numbers wait, run or have finished. So never more than n_trials run or finish in any race, because the last
+trial that is allowed has seen all the others. A trial that may not run is void.
 """
 
 import errno
@@ -41,10 +41,10 @@ _LONGEST_REASON = 2000
 
 
 class Runs(Protocol):
-    """What trains trials: `TrialRuns`."""
+    """Trains trials, as `TrialRuns` does."""
 
     def folders(self, number: int, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The run folders of a new trial. Raises UserError where its settings are impossible."""
+        """The run folders of a new trial. Raises UserError if its settings are impossible."""
 
     def train(
         self,
@@ -55,12 +55,12 @@ class Runs(Protocol):
         stop: StopRequest,
         say: Callable[[str], None],
     ) -> TrialOutcome:
-        """Train until the end, the pruner or the stop request ends it."""
+        """Train until the run is finished, pruned or stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialEnd:
-    """How a trial ended, for whoever tells it. state: as of a `TrialOutcome`."""
+    """How a trial ended, for display. state: see `TrialOutcome`."""
 
     number: int
     state: str
@@ -72,7 +72,7 @@ class TrialEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerEvents:
-    """Whom a worker tells what it does: which trial begins, how it ended, and sentences."""
+    """Callbacks of a worker: the number of a trial that begins, how it ended, and messages."""
 
     began: Callable[[int], None]
     ended: Callable[[TrialEnd], None]
@@ -80,7 +80,7 @@ class WorkerEvents:
 
 
 class Worker:
-    """Asks for trials, trains them, and tells the study how they ended."""
+    """Asks the study for trials, trains them, and tells it the results."""
 
     def __init__(
         self,
@@ -94,17 +94,17 @@ class Worker:
         events: WorkerEvents,
         is_shared: bool = False,
     ) -> None:
-        """folder: the study's. n_trials: of the study in all. suggest: the settings that a trial draws. is_shared:
-        whether machines that do not see the folder may work on the study."""
+        """folder: the study's. n_trials: total of the study. suggest: draws the settings of a trial. is_shared: whether
+        machines that do not see the folder may work on the study."""
         self._study, self._folder, self._n_trials = study, folder, n_trials
         self._suggest, self._runs = suggest, runs
         self._stop, self._events = stop, events
         self._is_shared = is_shared
 
     def work(self) -> None:
-        """Until the study has its trials, or its sampler has nothing more to draw, or a stop is requested.
+        """Train until the study has its trials, its sampler has nothing more to draw, or a stop is requested.
 
-        Raises DiskFull where nothing can be written, and UserError where the storage cannot be used.
+        Raises DiskFull if nothing can be written, and UserError if the storage cannot be used.
         """
         while not self._stop.requested:
             fail_lost_trials(self._study, self._folder, self._events.say)
@@ -113,7 +113,7 @@ class Worker:
             if counts.finished >= self._n_trials or (drawn_all and not counts.running):
                 return
             if counts.taken >= self._n_trials or drawn_all:
-                _wait(self._stop, _LOOK_S)  # one of those that run may still fail, and need another in its place
+                _wait(self._stop, _LOOK_S)  # a running trial may still fail and need a replacement
                 continue
             trial = self._study.ask()
             if may_run(self._study, trial.number, self._n_trials):
@@ -130,7 +130,7 @@ class Worker:
         return not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
 
     def run(self, trial: optuna.Trial) -> TrialEnd | None:
-        """Train a trial that is this worker's, and record how it ended; None where others took it for lost."""
+        """Train a trial of this worker and record how it ended; None if others considered it lost."""
         began = time.monotonic()
         self._events.began(trial.number)
         try:
@@ -143,7 +143,7 @@ class Worker:
         return None
 
     def _trained(self, trial: optuna.Trial) -> TrialOutcome | None:
-        # At once, and not only by the heartbeat: a process that is killed before it begins a run is found gone, too.
+        # At once, before the first heartbeat, so that a process killed before it begins a run is also noticed.
         record_process(trial, trial.number)
         trial.set_user_attr("host", socket.gethostname())
         trial.set_user_attr("pid", os.getpid())
@@ -177,12 +177,12 @@ class Worker:
         return None if beat.lost else outcome
 
     def _own_warnings(self, warnings: Sequence[str]) -> list[str] | None:
-        """Those of a trial's features that the study does not know of; None: there are none."""
+        """Warnings about a trial's features that the study does not have yet; None if there are none."""
         known = feature_warnings(self._study) if warnings else ()
         return [each for each in warnings if each not in known] or None
 
     def _record(self, trial: optuna.Trial, outcome: TrialOutcome, *, seconds: float) -> TrialEnd:
-        """Tell the study; attributes first, since those of a trial that has ended cannot be set."""
+        """Tell the study the result; attributes first, since they cannot be set once a trial has ended."""
         is_full = outcome.state == "failed" and is_about_a_full_disk(outcome.reason)
         state = "stopped" if is_full else outcome.state
         reason = STOPPED if outcome.state == "stopped" else outcome.reason
@@ -225,7 +225,7 @@ class Worker:
 
 
 def _wait(stop: StopRequest, seconds: float) -> None:
-    """Until then, or the stop request, which takes no lock and so cannot wake a waiting thread."""
+    """Wait for the time or the stop request, by polling: the request takes no lock, so it cannot wake a thread."""
     end = time.monotonic() + seconds
     while not stop.requested and (left := end - time.monotonic()) > 0:
         time.sleep(min(0.05, left))
@@ -235,7 +235,7 @@ _TAKES_A_PLACE = ("waiting", "running", "complete", "pruned")
 
 
 class TrialCounts(NamedTuple):
-    """finished: complete or pruned, without those that were impossible or continue another one."""
+    """finished: complete or pruned, without impossible trials and those that continue another one."""
 
     finished: int
     running: int
@@ -246,25 +246,25 @@ class TrialCounts(NamedTuple):
 
 
 def count_trials(study: optuna.Study) -> TrialCounts:
-    """How many trials of the study have finished, and how many run, by any process."""
+    """How many trials of the study have finished and are running, in any process."""
     trials = study.get_trials(deepcopy=False)
     return TrialCounts(n_finished(trials), sum(kind_of(trial) == "running" and is_try(trial) for trial in trials))
 
 
 def may_run(study: optuna.Study, number: int, n_trials: int) -> bool:
-    """Whether the trial of this number is one of the n_trials."""
+    """Whether the trial with this number is among the n_trials that may run."""
     return is_among(study.get_trials(deepcopy=False), number, n_trials)
 
 
 def is_among(trials: Sequence[FrozenTrial], number: int, n_trials: int) -> bool:
-    """Whether fewer than n_trials before this one take a place."""
+    """Whether fewer than n_trials earlier trials count."""
     earlier = [each for each in trials if each.number < number and is_try(each)]
     return sum(kind_of(each) in _TAKES_A_PLACE for each in earlier) < n_trials
 
 
 _FULL = (
     *(os.strerror(code).lower() for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)),
-    "the disk is full",  # of a checkpoint, for which torch tells no code
+    "the disk is full",  # for a checkpoint, since torch gives no error code
 )
 
 

@@ -1,9 +1,9 @@
-"""The process of one worker: it trains trials as its order says, and tells `tune` what it does.
+"""The process of one worker: it trains trials by its order, and reports to `tune`:
 
 {"began": K}  {"ended": {...}}  {"say": "..."}  {"done": true}  {"refused": "..."}
 
-When it is asked to stop, it saves and ends; so it does when `tune` is gone, however that ended. What libraries print
-goes to a log in the study's folder.
+If it is asked to stop, or if `tune` has ended in any way, it saves and ends. The output of libraries goes to a log in
+the study's folder.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 REFUSED = 2
-"""Exit code of a worker that cannot use what it was given, or cannot save: another one would say the same."""
-_GRACE_S = 60.0  # from the end of `tune` to that of a worker whose step does not end
+"""Exit code of a worker that cannot use its order or cannot save: another worker would fail too."""
+_GRACE_S = 60.0  # from the end of `tune` until a worker that is stuck in a step is killed
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOrder:
-    """What a worker is to do."""
+    """The order of a worker."""
 
     order: TuneOrder
     study_folder: Path
@@ -40,7 +40,7 @@ class WorkerOrder:
 
 
 def work(worker_order: WorkerOrder, stop: StopRequest, tune: Parent) -> None:
-    """Train trials until there are no more to train. Raises UserError where that cannot be."""
+    """Train trials until none are left. Raises UserError if that is impossible."""
     from ml_pipeline.tuning.study import load_study, space_of
 
     order, folder = worker_order.order, worker_order.study_folder
@@ -109,7 +109,7 @@ def _continue(study: "optuna.Study", worker_order: WorkerOrder, stop: StopReques
 
 
 def _require_gpu(order: TuneOrder) -> None:
-    """Raise UserError unless the GPU that was named is there; CUDA_VISIBLE_DEVICES shows it alone."""
+    """Raise UserError unless the given GPU exists; CUDA_VISIBLE_DEVICES shows only that one."""
     if order.tune.gpu is None:
         return
     import torch

@@ -181,7 +181,7 @@ def test_one_that_is_no_better_is_refused_with_the_figures(tmp_path, model):
 def test_one_that_may_be_luck_is_refused_with_the_figures(tmp_path, model):
     outcome = retrain(prepared(tmp_path, model, retrain_min_dsr=1.0))
     assert outcome.state == "refused"
-    assert "as the best of 2 checkpoints, and at least 1 is asked for (--retrain-min-dsr)" in outcome.sentence
+    assert "as the best of 2 checkpoints, but at least 1 is required (--retrain-min-dsr)" in outcome.sentence
 
 
 def test_it_is_compared_with_what_is_deployed_by_then(tmp_path, model, monkeypatch):

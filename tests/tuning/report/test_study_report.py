@@ -290,7 +290,7 @@ def test_a_browser_draws_a_study_and_marks_one_trial_in_every_chart(tmp_path, br
     page.mouse.down()
     page.mouse.move(box["x"] + 40, box["y"] + 120, steps=4)
     page.mouse.up()
-    assert re.match(r"\d+ of \d+ scored trials lie in the chosen ranges", page.locator("#parallel-told").inner_text())
+    assert re.match(r"\d+ of \d+ scored trials are in the chosen ranges", page.locator("#parallel-told").inner_text())
 
 
 @pytest.mark.system

@@ -54,7 +54,7 @@ def test_a_trial_that_ended_early_gets_the_value_and_weights_of_one_that_did_not
     assert new.user_attrs["continues"] == 0
     assert new.user_attrs["folders"] == list(whole.folders)
     assert len(new.intermediate_values) == 4 * seeds
-    with pytest.raises(UserError, match="Trial 0 was continued to its end, as trial 1; continue that one"):
+    with pytest.raises(UserError, match="Trial 0 was continued to its end as trial 1; continue that one"):
         go_on(study, tmp_path / "study", seeds=seeds)
 
 
@@ -101,7 +101,7 @@ def test_a_trial_with_nothing_to_go_on_with_is_refused(tmp_path, study):
     ):
         with pytest.raises(UserError, match=sentence):
             go_on(study, tmp_path, number)
-    with pytest.raises(UserError, match=r"Trial 0 is for 256 steps, but got total_timesteps 100"):
+    with pytest.raises(UserError, match=r"Trial 0 is planned for 256 steps, but got total_timesteps 100"):
         go_on(study, tmp_path, total_timesteps=100)
     (tmp_path / "trial-0000" / "latest.pt").unlink()
     with pytest.raises(UserError, match="Trial 0 cannot continue: there is no checkpoint"):
