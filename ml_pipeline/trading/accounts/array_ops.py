@@ -177,7 +177,7 @@ class NumpyArrays(Arrays):
         return flags.nonzero()[0]
 
     def renewable(self, values: Any, chosen: Any) -> Any:
-        """Those of `values` (..., N) for which `renew` takes new ones."""
+        """The columns of `values` (..., N) that `renew` replaces."""
         return values[..., chosen]
 
     def renew(self, values: Any, chosen: Any, new: Any) -> Any:
@@ -187,7 +187,7 @@ class NumpyArrays(Arrays):
         return values
 
     def observe_again(self, seen: Any, chosen: Any, arguments: tuple[Any, ...]) -> Any:
-        """`observations` of these arguments, when only the chosen accounts differ from the observations `seen`."""
+        """`observations` of these arguments, if only the chosen accounts differ from the observations `seen`."""
         tables, rows, window, batch, clip = arguments
         part = Batch(*(values[..., chosen] for values in batch))
         renewed = seen.copy()

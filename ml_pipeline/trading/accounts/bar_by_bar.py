@@ -16,7 +16,7 @@ Prices = list[float]
 
 
 class BarPrices(NamedTuple):
-    """Prices of one bar, each of A numbers. half_spreads: at the close; 0 where none is known."""
+    """Prices of one bar, each of A numbers. half_spreads: at the close; 0 if unknown."""
 
     opens: Prices
     highs: Prices
@@ -27,7 +27,7 @@ class BarPrices(NamedTuple):
 
 
 class CarriedPrices:
-    """The latest `closes` and `half_spreads` of A symbols, by which the next bar is completed."""
+    """The latest `closes` and `half_spreads` of A symbols, which complete the next bar."""
 
     def __init__(self, n_symbols: int) -> None:
         self.closes: Prices = [0.0] * n_symbols
@@ -35,7 +35,7 @@ class CarriedPrices:
         self._is_quoted = False
 
     def take(self, bars: BarSet) -> BarPrices:
-        """The next bars, whose closes and half-spreads are the latest ones from now on."""
+        """Complete the next bars, and keep their closes and half-spreads as the latest."""
         present = bars.present
         fillable = (bars.fillable & present).tolist()
         if present.all():
@@ -58,13 +58,13 @@ class CarriedPrices:
         return {"closes": self.closes, "half_spreads": self.half_spreads, "is_quoted": self._is_quoted}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
+        """Continue from `state`."""
         self.closes, self.half_spreads = list(state["closes"]), list(state["half_spreads"])
         self._is_quoted = state["is_quoted"]
 
 
 _STEPS = order_steps(PLAIN_OPS)
-# The part of what buys cost by which rounding, lots included, may take it above the cash, see `execution.fill_orders`.
+# Buys may cost more than the cash by this part, because of rounding, lots included; see `execution.fill_orders`.
 _ROUNDING = 1e-8
 
 
@@ -77,9 +77,9 @@ class Filled(NamedTuple):
 
 
 def cash_after(cash: float, fills: Iterable[Filled], *, may_borrow: bool) -> tuple[float, float]:
-    """(cash, costs) after fills that belong together, in the order of their symbols: sales, then the sum of all buys.
+    """(cash, costs) after the fills of one bar, in the order of their symbols: sales, then the sum of all buys.
 
-    may_borrow: for an account that does not, buys that are above the cash by rounding alone leave 0, as in the kernel.
+    may_borrow: if False, buys that exceed the cash only by rounding leave 0, as in the kernel.
 
     >>> cash_after(10.0, [Filled(-1.0, 90.0, 0.5), Filled(1.0, 50.0, 0.5)], may_borrow=False)
     (49.0, 1.0)
@@ -111,9 +111,9 @@ def worth_of(holdings: Sequence[float], closes: Sequence[float]) -> float:
 def interest_due(
     cash: float, holdings: Sequence[float], closes: Sequence[float], terms: Terms, *, days: float
 ) -> tuple[float, bool]:
-    """(money paid at the close for what is borrowed, whether the account could not pay all of it).
+    """(money paid at the close for borrowing, whether the account could not pay all of it).
 
-    days: for which it is charged; 1 where rates are per bar. cash: after the fills of the bar.
+    days: days charged; 1 if rates are per bar. cash: after the fills of the bar.
     """
     fee = 0.0
     for quantity, close in zip(holdings, closes, strict=True):

@@ -26,7 +26,7 @@ _N_TERMS = len(Terms._fields)
 
 @cache
 def can_compile() -> bool:
-    """Whether numba can be imported. Warns, with the reason, if it is installed and cannot be."""
+    """Whether numba can be imported. Warns, with the reason, if it is installed but fails to import."""
     if find_spec("numba") is None:
         return False
     try:

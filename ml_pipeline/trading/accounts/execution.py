@@ -145,7 +145,7 @@ def _filling(ops: Ops, compiled: Compiled) -> Any:
             takes, fee = need(orders[i], prices[i], half_spreads[i], terms)
             needed = needed + takes
             fees = fees + fee
-        # Nobody knows which of two limit orders is filled first, so buys have only the cash from before the bar.
+        # The order of fills within a bar is unknown, so limit buys have only the cash from before the bar.
         part = share(before if terms.limit >= 0.0 else cash, needed, fees, equity, terms)
         smallest = greatest(equity * SMALLEST_ORDER, terms.smallest_order)
         for i in range(n_assets):
@@ -161,7 +161,7 @@ def _filling(ops: Ops, compiled: Compiled) -> Any:
 
 
 def stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) -> Any:
-    """`step` for the kind of number that `ops` works on, with these ways to size and to fill orders."""
+    """`step` for the kind of number that `ops` works on, with these functions to size and to fill orders."""
     steps = order_steps(ops, compiled)
     borrowing_fee, interest = steps.borrowing_fee, steps.interest
 
@@ -181,7 +181,7 @@ def stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) -
     ) -> tuple[Number, Number, Number, Any]:
         """Size and fill the orders of one bar, change `holdings` in place, and charge borrowing fees.
 
-        overrides: machine code is compiled without what they need.
+        overrides: not supported in machine code.
         Returns (cash, costs paid in this bar, equity at `closes`, margin_called).
         """
         equity = size_orders(weights, may_trade, cash, holdings, prices, terms, orders)

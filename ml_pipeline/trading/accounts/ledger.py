@@ -1,14 +1,13 @@
 """The ledger of a run, with one row per bar. `LedgerRecorder` makes it as an account trades; `trades` reads it.
 
 A ledger is a dict of columns, each (n,). Row 0 is the start, before any trade. The columns are `time`, `equity`,
-`cash`, `costs_paid` (since the start), `interest_days` (for which interest was charged at the close; only where it is
-charged by calendar day), and for each symbol X:
+`cash`, `costs_paid` (since the start), `interest_days` (days of interest charged at the close; only if it is charged by
+calendar day), and for each symbol X:
 - `close_X`: the close of the bar
 - `position_X`: the quantity held after the bar
 - `filled_X`: the signed quantity filled since the row before
 - `fill_price_X`: its price before costs; if fills are at the close, this is the close of the row before
-- `exited_X`, `exit_price_X`: the same of what was closed within the bar, after `filled_X`; only for accounts that
-  trade within bars
+- `exited_X`, `exit_price_X`: quantity and price of exits within the bar, after `filled_X`; only if the rules have exits
 - `half_spread_X`: half the quoted spread as a fraction of the price, which `costs_paid` includes; only with quotes
 Prices are NaN until a symbol is listed. The columns add up:
 
@@ -38,7 +37,7 @@ def symbols_of(ledger: Ledger) -> tuple[str, ...]:
 def per_symbol(ledger: Ledger, kind: str) -> FloatArray:
     """The columns of a kind, such as "close", in the order of the symbols: (n, A).
 
-    It has 0 for NaN, and where the ledger has no such column.
+    NaN and missing columns become 0.
     """
     symbols = symbols_of(ledger)
     none = np.zeros(len(ledger[f"position_{symbols[0]}"]))
@@ -67,9 +66,8 @@ class LedgerRow(NamedTuple):
 
     costs: money paid since the row before. filled: signed quantities filled since the row before, at `fill_prices`.
     A close or fill price of 0 or NaN belongs to a symbol that is not listed yet.
-    half_spreads: None where the market has no quotes. exited, exit_prices: what was closed within the bar, after
-    `filled`; None for an account that does not trade within bars. interest_days: the days for which interest was
-    charged; None where rates are per bar.
+    half_spreads: None if the market has no quotes. exited, exit_prices: exits within the bar, after `filled`; None for
+    an account that does not trade within bars. interest_days: days of interest charged; None if rates are per bar.
     """
 
     time: np.datetime64
@@ -87,12 +85,12 @@ class LedgerRow(NamedTuple):
 
 
 class LedgerRecorder:
-    """Collects the rows of a ledger. It copies what it is given, and its ledgers are copies.
+    """Collects the rows of a ledger. It copies its inputs, and returns copies.
 
-    The ledger is all the state there is: `LedgerRecorder.from_ledger` continues one with the same bits.
+    The ledger is its only state: `LedgerRecorder.from_ledger` continues one with the same bits.
 
-    symbols: names of the assets. quotes: whether rows have half-spreads. exits: whether they have what was closed
-    within the bar. by_day: whether they have the days of interest. costs_paid: the costs of all rows.
+    symbols: names of the assets. quotes: whether rows have half-spreads. exits: whether they have exits within the bar.
+    by_day: whether they have days of interest. costs_paid: the costs of all rows.
 
     >>> recorder = LedgerRecorder(["BTC"])
     >>> recorder.append(LedgerRow(np.datetime64("2024-01-01"), 100.0, 100.0, 0.0, [10.0], [0.0], [0.0], [10.0]))
@@ -122,7 +120,7 @@ class LedgerRecorder:
         recorder = cls(symbols, quotes=quotes, exits=exits, by_day="interest_days" in ledger)
         columns = recorder._columns
         if missing := [name for name in ("time", *columns) if name not in ledger]:
-            raise UserError(f"This is no ledger: it has no column {missing[0]}.")
+            raise UserError(f"This is not a ledger: column {missing[0]} is missing; pass one that LedgerRecorder made.")
         recorder._times = list(ledger["time"])
         recorder._rows = list(zip(*(ledger[name].tolist() for name in columns), strict=True))
         recorder.costs_paid = recorder._rows[-1][columns.index("costs_paid")] if recorder._rows else 0.0
@@ -131,13 +129,15 @@ class LedgerRecorder:
     def append(self, row: LedgerRow) -> None:
         """Add the next bar. Raises UserError if it is not later than the last one."""
         if self._times and not row.time > self._times[-1]:
-            raise UserError(f"A ledger's times increase, but {row.time} does not come after {self._times[-1]}.")
+            raise UserError(
+                f"A ledger's times increase, but {row.time} does not come after {self._times[-1]}; sort the rows."
+            )
         costs_paid = self.costs_paid + row.costs
         more = (each for each in (row.exited, row.exit_prices, row.half_spreads) if each is not None)
         per_symbol = (*row.closes, *row.positions, *row.filled, *row.fill_prices, *chain.from_iterable(more))
         days = () if row.interest_days is None else (row.interest_days,)
         numbers = (row.equity, row.cash, costs_paid, *days, *per_symbol)
-        assert len(numbers) == len(self._columns), "one number per symbol, and half-spreads where there are quotes"
+        assert len(numbers) == len(self._columns), "one number per symbol, and half-spreads if there are quotes"
         self._times.append(row.time)
         self._rows.append(numbers)
         self.costs_paid = costs_paid

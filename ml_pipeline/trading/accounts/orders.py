@@ -3,9 +3,9 @@
 N accounts. Each number is a float (one account), or an array or tensor (N,) with one number per account. `Ops` holds
 the operations that floats, arrays and tensors spell differently.
 
-A function here sees one asset; `execution` combines the assets of an account. What a fill costs (`fill_cost`), what a
-short position pays (`borrowing_fee`) and what an account pays at the close (`interest`) stand here only: kernels, live
-accounts, cost reports and reconciliation call these. `evaluation.certify` states them again on purpose.
+Each function handles one asset; `execution` combines all assets. The cost of a fill (`fill_cost`), the fee
+of a short position (`borrowing_fee`) and the payment of an account at the close (`interest`) are defined only here, for
+kernels, live accounts, cost reports and reconciliation. `evaluation.certify` implements them again on purpose.
 """
 
 import math
@@ -28,7 +28,7 @@ Compiled = Callable[[Any], Any]
 class Ops(NamedTuple):
     """Operations that floats, arrays and tensors spell differently.
 
-    Where a plain number meets an array or tensor, the plain number is never the first operand.
+    In an operation with an array or tensor, a plain number is never the first operand.
     """
 
     where: Callable[[Any, Any, Any], Any]
@@ -97,7 +97,7 @@ class Terms(NamedTuple):
     sized_at_decision: float = 0.0
 
     def closing(self) -> "Terms":
-        """The terms on which weights of 0 close every position whole: the same costs, and no limits."""
+        """Terms under which weights of 0 close every position completely: the same costs, and no limits."""
         reserve = -math.inf if self.maintenance > 0.0 else 0.0  # an account that may borrow pays any price
         whole = {"relative": 0.0, "max_trade": math.inf, "smallest_order": 0.0, "lot": 0.0, "reserve": reserve}
         return self._replace(limit=-1.0, sized_at_decision=0.0, **whole)
@@ -117,10 +117,10 @@ class OrderSteps(NamedTuple):
 
 
 class Overrides(NamedTuple):
-    """How the orders of one bar ended at a broker, one number per asset; NaN: as the kernel assumes. For floats alone.
+    """Fills of the orders of one bar at a broker, one number per asset; NaN: as the kernel assumes. Only for floats.
 
-    quantities: signed, that were filled. cost_rates: all costs as a fraction of the value traded. Prices, and which
-    orders were filled at all, are overridden by handing the step other ones.
+    quantities: signed quantities filled. cost_rates: all costs as a fraction of the value traded. To override prices,
+    or whether orders were filled, pass other ones to the step.
     """
 
     quantities: Sequence[float]
@@ -136,11 +136,11 @@ def override_fills(  # noqa: PLR0917  # as `fill_orders`
     terms: Terms,
     filled: MutableSequence[float],
 ) -> tuple[float, float]:
-    """Replace what the kernel filled by what was filled at the broker; (cash, costs) with it, `filled` in place.
+    """Replace the kernel's fills with the broker's, `filled` in place; returns (cash, costs).
 
-    A fixed fee is paid per order; another quantity is of the same order.
+    The fixed fee is paid per order, so another quantity does not change it.
 
-    >>> filled = [2.0]  # of two bought at 50, only one was, and cost 1 % in place of nothing
+    >>> filled = [2.0]  # the kernel bought two at 50; the broker filled one, at a cost of 1 % instead of none
     >>> override_fills(Overrides([1.0], [0.01]), 0.0, 0.0, [50.0], [0.0], Terms(0.0, 0.0), filled), filled
     ((49.5, 0.5), [1.0])
     """
@@ -158,21 +158,21 @@ def override_fills(  # noqa: PLR0917  # as `fill_orders`
 
 
 def interest_with_debt(cash: float, fee: float, terms: Terms, otherwise: tuple[float, Any]) -> tuple[float, Any]:
-    """`interest` of an account with overrides: cash that they take below zero stays a debt, and is no margin call.
+    """`interest` of an account with overrides: a negative cash balance after them stays a debt, without a margin call.
 
-    The kernel never lets an account that may not borrow owe anything, and would clear it.
+    The kernel would clear it, because accounts that may not borrow never owe money.
     """
     return (fee, False) if cash < 0.0 and terms.maintenance <= 0.0 else otherwise
 
 
 def fill_cost_of(quantity: float, price: float, half_spread: float, terms: Terms) -> float:
-    """What the rates take of a fill of a signed quantity; the fixed fee comes on top."""
+    """Costs of a fill of a signed quantity, without the fixed fee."""
     rate = terms.buy_rate if quantity > 0.0 else terms.sell_rate
     return float(fill_cost(abs(quantity) * price, rate + half_spread, 0.0))
 
 
 def fill_cost(value: Number, rate: Number, fixed_fee: Number) -> Number:
-    """What a fill costs. value: its money, at least 0. rate: the buy_rate or sell_rate and the half-spread."""
+    """Costs of a fill. value: in money, at least 0. rate: the buy_rate or sell_rate and the half-spread."""
     return value * rate + fixed_fee
 
 
@@ -219,7 +219,7 @@ def order_steps(ops: Ops, compiled: Compiled = lambda function: function) -> Ord
     def need(order: Number, price: Number, half_spread: Number, terms: Terms) -> tuple[Number, Number]:
         """(cash that the whole order needs, rates included, its fixed fee); zeros for a sale.
 
-        Value and `fill_cost` in one product, since results have its rounding; it only scales buys to the cash.
+        Value and `fill_cost` are one product, and results depend on its rounding; it only scales buys to the cash.
         """
         value = greatest(order * price, 0.0)
         fee = value * 0.0
@@ -229,7 +229,7 @@ def order_steps(ops: Ops, compiled: Compiled = lambda function: function) -> Ord
 
     @compiled
     def share(cash: Number, needed: Number, fees: Number, equity: Number, terms: Terms) -> Number:
-        """The part of all buys that the cash pays for after fixed fees and the reserve; a reserve of -inf pays all."""
+        """The fraction of all buys that the cash covers after fixed fees and the reserve; 1 for a reserve of -inf."""
         if terms.reserve == -math.inf:
             return cash * 0.0 + 1.0
         available = greatest(cash - terms.reserve * equity - fees, 0.0)
@@ -239,7 +239,7 @@ def order_steps(ops: Ops, compiled: Compiled = lambda function: function) -> Ord
     def buy(  # noqa: PLR0917  # positional, in the hot path
         order: Number, part: Number, price: Number, half_spread: Number, smallest: Number, terms: Terms
     ) -> tuple[Number, Number, Number]:
-        """(quantity filled when `part` of the order is bought, its value and costs, its costs); zeros for a sale."""
+        """(quantity filled if `part` of the order is bought, its value and costs, its costs); zeros for a sale."""
         bought = greatest(order, 0.0) * part
         if terms.lot > 0.0:
             bought = floor(bought / terms.lot + _LOT_ROUNDING) * terms.lot
@@ -251,14 +251,14 @@ def order_steps(ops: Ops, compiled: Compiled = lambda function: function) -> Ord
 
     @compiled
     def borrowing_fee(value: Number, rate: Number) -> Number:
-        """What a position of this value pays for being borrowed: `rate` times the value of a short, else 0."""
+        """Borrowing fee of a position of this value: `rate` times the value of a short, else 0."""
         return greatest(value * -rate, 0.0)
 
     @compiled
     def interest(cash: Number, fee: Number, days: Number, terms: Terms) -> tuple[Number, Any]:
         """(money paid at the close, margin_called: the cash does not cover it). fee: of all shorts, for `days`.
 
-        An account that may borrow also pays for its negative cash; it pays with borrowed money, and is never called.
+        An account that may borrow also pays for its negative cash; it pays with borrowed money, without a margin call.
         """
         if terms.maintenance > 0.0:
             return fee + greatest(-cash, 0.0) * (terms.financing_rate * days), fee < 0.0

@@ -17,18 +17,18 @@ from ml_pipeline.trading.accounts.orders import Overrides, Terms
 from ml_pipeline.trading.accounts.within_bar import Bar, Book
 from ml_pipeline.trading.market.data import FloatArray
 
-# What a pickled account leaves out: machine code, the market's tables, and views.
+# Attributes left out of a pickled account: machine code, the market's tables, and views.
 _NOT_PICKLED = {"_step", "_tables", "_arrays", "_targets", "_trades", "_seen"}
 
 
-# What changes besides in an account that trades within bars.
+# Further state of an account that trades within bars.
 _CHANGING_WITHIN = ("entries", "exited", "exit_prices", "called", "fill_prices", "days")
-# A sum of weights that nothing reaches.
+# A limit that no sum of weights reaches.
 _UNLIMITED = 1e6
 
 
 class BarTables(NamedTuple):
-    """What happens after an order decided at bar t, in row t: the bar after it, each (bars - 1, A). See `Bar`.
+    """The bar after each order, each (bars - 1, A); row t belongs to an order decided at bar t. See `Bar`.
 
     days: float64 (bars - 1, 1).
     """
@@ -55,7 +55,7 @@ class FillTables(NamedTuple):
 class PlainAccount:
     """An account of floats and lists, which needs no compiler; one asset uses the kernel without loops.
 
-    overrides: how the orders of the next step end; None: as the kernel assumes.
+    overrides: fills of the next step; None: as the kernel assumes.
     """
 
     overrides: Overrides | None = None
@@ -78,11 +78,11 @@ class PlainAccount:
         return {name: value for name, value in self.__dict__.items() if name not in of_market}
 
     def state(self) -> dict[str, Any]:
-        """What changes from step to step, for `set_state`."""
+        """The state that changes from step to step, for `set_state`."""
         return {name: getattr(self, name) for name in self._names()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken, in an account of the same terms and assets."""
+        """Continue from the `state` of an account with the same terms and assets."""
         for name in self._names():
             setattr(self, name, state[name])
 
@@ -109,7 +109,7 @@ class PlainAccount:
     def step(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool = False) -> None:
         """Fill the orders decided at `bar`, and value the account at the close of the next bar.
 
-        closing: no limit applies, so that weights of 0 close every position.
+        closing: apply no limits, so that weights of 0 close every position.
         """
         terms = self._closing_terms if closing else self._terms
         spreads = self._half_spreads
@@ -198,7 +198,7 @@ def _without_each(terms: Terms) -> dict[str, Terms]:
         "min_order": terms._replace(smallest_order=0.0),
         "min_cash": terms._replace(reserve=1.0 - leverage),
     }
-    # Relative weights are measured in units of the largest trade, so there it is no limit.
+    # Relative weights are in units of the largest trade, so it does not limit them.
     return without if terms.relative else {**without, "trade_limit_percent": terms._replace(max_trade=math.inf)}
 
 

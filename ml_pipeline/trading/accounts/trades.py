@@ -30,8 +30,8 @@ _HOLDING = ("borrowing", "financing")
 def costs_of(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> Costs:
     """The costs of each row, computed from its fills, its short positions and the rules.
 
-    A row in which nothing was paid has no costs, as where positions are closed at a price at which they were valued.
-    An account that cannot pay for what it borrowed pays what it has: its shorts share that in proportion to their fees.
+    A row in which nothing was paid has no costs, for example if positions are closed at the price of their valuation.
+    An account that cannot pay its borrowing costs pays all its cash: its shorts share this in proportion to their fees.
     """
     position, close = (per_symbol(ledger, kind) for kind in ("position", "close"))
     some_paid = _paid(ledger)[:, None] != 0
@@ -63,15 +63,15 @@ def costs_of(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> Co
 def unexplained_costs(ledger: Ledger) -> Costs:
     """All costs as "other", for a ledger whose rules are not known.
 
-    Those of a row are shared by its fills in proportion to their value; without a fill, by what is held.
+    Fills share the costs of their row in proportion to their value; without a fill, positions share them.
     """
     return {"other": _shared_out(ledger, _paid(ledger))}
 
 
 def trading_and_holding(ledger: Ledger, costs: Costs) -> tuple[FloatArray, FloatArray]:
-    """Costs of the fills, and costs of holding what is held after them, each (n, A).
+    """(costs of the fills, costs of holding the positions after them), each (n, A).
 
-    "other" is a cost of the fill where there is one, and so is the financing of what a fill closed.
+    If there is a fill, "other" and the financing of the closed position count as costs of the fill.
     """
     nothing = np.zeros(per_symbol(ledger, "filled").shape)
     other = costs.get("other", nothing)
@@ -150,7 +150,7 @@ def _trades_of_symbol(ledger: Ledger, symbol: str, trading: FloatArray, holding:
         else:
             if trade is None:
                 trade = _OpenTrade(symbol, row, after)
-                trade.fill(before, rest_price, 0.0)  # what rounding left of the trade before
+                trade.fill(before, rest_price, 0.0)  # rounding error left from the previous trade
             trade.fill(filled, price, cost)
             if abs(after) <= _ROUNDING * trade.largest:
                 trade.fill(-after, price, 0.0)

@@ -1,23 +1,23 @@
-"""The kernel's step for bars in which more happens than fills at one price: exits within the bar, margin, interest.
+"""The kernel's step for bars with more than fills at one price: exits within the bar, margin, interest.
 
 In this order:
-1. With `sized_at_decision`, orders are sized at the close they were decided on, and cost what their fill asks for.
-   With `limit`, they are sized there as well and valid for one bar. A buy is filled if the low
-   of the bar is below its limit, at the limit or at a lower open; a sale as its mirror image. Otherwise it lapses. If
-   the bar also reaches the stop or target of the position that it finds, that comes first, and an order that would be
-   filled after the open lapses. Buys have only the cash from before the bar.
+1. With `sized_at_decision`, orders are sized at the close they were decided on, and pay the price of their fill.
+   With `limit`, they are sized there as well and valid for one bar. A buy is filled if the low of the bar is below its
+   limit, at the limit or at a lower open; a sale is the mirror image. Otherwise it lapses. If the bar also reaches the
+   stop or target of an existing position, that comes first, and an order that would be filled after the open lapses.
+   Buys have only the cash from before the bar.
    The average entry price of each position follows from its fills; costs are not part of it.
-2. Stop-loss and take-profit are looked for between the low and the high of the bar. A stop is filled at its price, or
+2. Stop-loss and take-profit are checked between the low and the high of the bar. A stop is filled at its price, or
    at the open of the bar if that is worse; a target at its price, or at the open if that is better. If the bar reaches
    both, the stop is assumed. So a position that was opened at the open of a bar may be closed in it. After a fill at a
    limit within the bar only the close proves that a target was reached.
 3. If the account may borrow and its equity at the close is below `maintenance` times the value of its positions, the
-   broker closes all of them at the close. The account goes on with what is left, unless that is ruin.
+   broker closes all of them at the close. The episode continues with the remaining equity unless that is ruin.
 4. Short holdings pay their borrowing fee at the close, and negative cash its financing, for the days until the next
    bar. An account that may borrow pays with borrowed money; for others a fee above the cash is a margin call that ends
    the episode, see `execution`.
-Closing a position is a market order without limits: it pays the costs of any other. Where no money is borrowed, a buy
-is scaled down to the cash there is.
+Closing a position is a market order without limits: it pays the costs of any other. If the account may not borrow, a
+buy is scaled down to its cash.
 
 A assets, N accounts; each number of an asset is a float, or an array or tensor (N,), as in `execution`.
 """
@@ -42,8 +42,8 @@ class Bar(NamedTuple):
     """Prices of a bar, each (A,).
 
     decided: closes at which the orders were decided. prices, half_spreads: of its orders. opens, lows, highs, closes:
-    of the bar itself. can_exit: whether the asset has a bar of its own in which orders can be filled. days: one number
-    for all assets, the days for which interest is charged at the close; 1 where rates are per bar.
+    of the bar itself. can_exit: whether the asset has a bar in which orders can be filled. days: one number for all
+    assets, the days of interest charged at the close; 1 if rates are per bar.
     """
 
     decided: Sequence[Number]
@@ -61,8 +61,8 @@ class Book(NamedTuple):
     """The positions of an account, each (A,), which a step changes in place.
 
     entries: average entry prices, 0 without a position. filled: quantities of the orders. exited, exit_prices: signed
-    quantities closed within the bar, and their prices; called: those of them that a margin call closed. orders and
-    exits are what was ordered. fill_prices: of `filled`.
+    quantities closed within the bar, and their prices; called: those of them that a margin call closed. orders, exits:
+    quantities attempted. fill_prices: of `filled`.
     """
 
     holdings: MutableSequence[Number]
@@ -77,7 +77,7 @@ class Book(NamedTuple):
 
 
 class WithinSteps(NamedTuple):
-    """What happens to one asset within a bar, in this order, for one kind of number. `within_steps` defines them.
+    """The steps of one asset within a bar, in this order, for one kind of number. `within_steps` defines them.
 
     These are the prices at which orders and exits are attempted, filled or not: the kernel, live accounts and
     reconciliation call them.
@@ -232,7 +232,7 @@ def _entry_price(ops: Ops, compiled: Compiled) -> Any:
 
     @compiled
     def entry_price(entry: Number, before: Number, filled: Number, held: Number, price: Number) -> Number:
-        """The average entry price of a position that a fill took from `before` to `held`; 0 without a position."""
+        """The average entry price of a position that a fill changed from `before` to `held`; 0 without a position."""
         some = where(held != 0.0, held, 1.0)
         average = (entry * before + price * filled) / some
         entry = where(before * filled > 0.0, average, entry)  # a position that shrinks keeps its price
@@ -258,9 +258,9 @@ def _exit_order(ops: Ops, compiled: Compiled, reached_exit: Any) -> Any:
         can_exit: Any,
         terms: Terms,
     ) -> tuple[Number, Number]:
-        """(quantity that stop or target close of the position `held`, or 0, its price). filled, price: of the order.
+        """(quantity of `held` that the stop or target closes, or 0, its price). filled, price: of the order.
 
-        After a fill at a limit within the bar, the position saw, for sure or at its worst, what came after the fill.
+        After a fill at a limit within the bar, only the close counts for the target, but the whole bar for the stop.
         """
         if terms.limit >= 0.0:
             within = (filled != 0.0) & (price != opened)

@@ -167,5 +167,5 @@ def test_a_table_that_is_no_ledger_is_refused(name):
     recorder.append(_row(0))
     ledger = recorder.ledger()
     del ledger[name]
-    with pytest.raises(UserError, match=f"This is no ledger: it has no column {name}."):
+    with pytest.raises(UserError, match=f"This is not a ledger: column {name} is missing"):
         LedgerRecorder.from_ledger(ledger)
