@@ -297,7 +297,7 @@ def test_a_signal_ends_an_evaluation_and_a_report_at_once_and_the_run_can_be_res
         assert (state.status, state.iterations) == ("stopped", 2)
         assert f"--resume {tmp_path}\n" in done.stdout + done.stderr
         if at == 2:
-            told = "train_ppo.py: Stopped by SIGTERM. The training is saved, but its report is not written.\n"
+            told = "train_ppo.py: Stopped by SIGTERM. The training is saved, but the report was not written.\n"
             assert done.stderr.startswith(told)
         assert not (tmp_path / "evaluation.json").exists()
         train("--resume", tmp_path)
@@ -315,7 +315,7 @@ def test_a_run_and_its_evaluation_write_nothing_but_the_run_folder_where_one_is(
     assert f"Run folder: checkpoints/{folder.name}\n" in done.stdout
     evaluate(f"checkpoints/{folder.name}/latest.pt")
     assert os.listdir(tmp_path) == ["checkpoints"]
-    assert "Going on after iteration 1" in train("--resume", "auto").stdout
+    assert "Resuming after iteration 1" in train("--resume", "auto").stdout
     assert os.listdir(tmp_path / "checkpoints") == [folder.name]
 
 

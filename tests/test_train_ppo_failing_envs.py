@@ -64,7 +64,7 @@ def test_a_run_goes_on_with_another_worker_and_counts_it(options, in_failing_env
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["rollout/n_worker_restarts"] for line in lines] == [0, 1, 1, 1]
     assert lines[-1]["time/global_step"] == 4 * 2 * 32
-    (told,) = (line for line in capsys.readouterr().out.splitlines() if "Another took its place" in line)
+    (told,) = (line for line in capsys.readouterr().out.splitlines() if "Another replaced it" in line)
     assert re.match(r"Worker \d (\(environment \d\) was killed by SIGKILL|did not finish its step)", told)
 
 

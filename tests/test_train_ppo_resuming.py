@@ -68,7 +68,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_if_it_had_not_been(signal_num
         assert (state.status, state.reason) == ("stopped", f"Stopped by {signal_number.name}.")
         assert f"--resume {tmp_path}" in rest
     done = train("--resume", "auto", "--checkpoint-dir", tmp_path)
-    assert "Going on after iteration" in done.stdout
+    assert "Resuming after iteration" in done.stdout
     assert torch.equal(weights_in(tmp_path / "latest.pt"), weights_in(uninterrupted / "latest.pt"))
     for name, columns in (("metrics.jsonl", slice(0)), ("monitor.csv", slice(0, 2))):
         ours, theirs = (
@@ -116,7 +116,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over(finished):
     folder = finished
     before = contents(folder)
     done = train("--checkpoint-dir", folder, expect=2)
-    assert f"go on with it by --resume {folder}" in done.stderr
+    assert f"continue it with --resume {folder}" in done.stderr
     assert contents(folder) == before
 
 
@@ -168,5 +168,5 @@ def test_a_run_whose_data_have_changed_is_not_gone_on_with(tmp_path):
     write_prices(prices, n_days=700)
     before = contents(folder)
     done = train("--resume", folder, "--iterations", "4", expect=2)
-    assert "not those that the run was trained on" in done.stderr
+    assert "differ from those that the run was trained on" in done.stderr
     assert contents(folder) == before

@@ -252,5 +252,5 @@ def test_the_command_that_continues_is_the_one_that_was_typed_and_can_be_pasted(
     *_, typed = process.communicate(timeout=100)[0].splitlines()
     assert shlex.split(typed) == [*command[:4], "--resume", command[-1]]
     process = started(["sh", "-c", f"exec {typed} --iterations 1"], stdout=subprocess.PIPE, text=True)
-    assert "Going on after iteration" in process.communicate(timeout=100)[0]
+    assert "Resuming after iteration" in process.communicate(timeout=100)[0]
     assert process.returncode == 0

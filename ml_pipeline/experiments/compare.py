@@ -132,7 +132,7 @@ class Comparison:
     def _about_tasks(self) -> Iterable[str]:
         tasks = dict.fromkeys(run.task for run in self.runs)
         if len(tasks) > 1:
-            yield f"These runs learned different tasks ({', '.join(tasks)}): their scores and returns do not compare."
+            yield f"These runs learned different tasks ({', '.join(tasks)}): scores and returns are not comparable."
 
     def _about_doubtful(self) -> Iterable[str]:
         for run in self.runs:
@@ -143,7 +143,7 @@ class Comparison:
             for seed, n_runs in seeds.items():
                 if n_runs > 1:
                     same = ", ".join(run.name for run in group if run.settings["seed"] == seed)
-                    yield f"{same} have the same settings and seed {seed}: together they say no more than one of them."
+                    yield f"{same} have the same settings and seed {seed}: together they show no more than one of them."
 
 
 def read_comparison(folders: Sequence[Path]) -> Comparison:

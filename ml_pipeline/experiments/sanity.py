@@ -112,7 +112,7 @@ def given_the_next_return(market: MarketData, config: TradingConfig, steps: int,
     agent = result["agent"]["return"]
     return Verdict(
         agent > _RICH * possible,
-        f"given the next bar's return: {_times(agent)} of the start, beside {_holding(result)}; equal parts of every "
+        f"given the next bar's return: {_times(agent)} the start, against {_holding(result)}; equal parts of every "
         f"asset could have made {_times(possible)}",
     )
 
@@ -125,7 +125,7 @@ def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -
     result = _trained(TradingTask(config, seed, market=market), steps, seed)
     agent, guess, holding = (result[name]["return"] for name in ("agent", "random", "buy_and_hold"))
     found = (
-        f"on {market.source}: {_times(agent)} of the start after costs, beside {_holding(result)} and {_times(guess)} "
+        f"on {market.source}: {_times(agent)} the start after costs, against {_holding(result)} and {_times(guess)} "
         "by guessing"
     )
     pays, beats_holding = agent > max(guess, 0.0), agent > holding
@@ -133,7 +133,7 @@ def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -
         found += "; holding made more"
     if config.data is None or (pays and beats_holding):
         return Verdict(pays, found)
-    return Verdict(None, found if pays else f"{found}; nothing that pays was found in these data")
+    return Verdict(None, found if pays else f"{found}; found nothing profitable in these data")
 
 
 def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
@@ -146,11 +146,11 @@ def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -
     luck = _LUCK * result["agent"]["volatility"] * np.sqrt(task.account.split("test").n_bars / market.periods_per_year)
     holding = max(result["buy_and_hold"]["return"], 0.0)  # what any drift gives, to whoever is long of it
     told = [name for name in config.features if name.startswith(FEATURE_PREFIX)]
-    suspects = f"; {', '.join(told)} may have been made from later bars" if told else ""
+    suspects = f"; {', '.join(told)} may be computed from later bars" if told else ""
     passed = not agent > holding + luck
     return Verdict(
         passed,
-        f"on shuffled returns: {_times(agent)} of the start, beside {_holding(result)}; luck alone gives up to "
+        f"on shuffled returns: {_times(agent)} the start, against {_holding(result)}; luck alone gives up to "
         f"{_times(holding + luck)}"
         f"{'' if passed else suspects}",
     )

@@ -24,7 +24,7 @@ def seed_configs(config: TrainConfig, seeds: Sequence[int], base: Path) -> list[
     for folder in folders:
         if (folder / LATEST_CHECKPOINT).exists():
             raise UserError(
-                f"{folder} holds a run already; leave its seed out, or name other folders by --checkpoint-dir."
+                f"{folder} already holds a run; leave its seed out, or name other folders with --checkpoint-dir."
             )
     return [
         replace(config, run=replace(config.run, seed=seed, checkpoint_dir=folder))

@@ -124,8 +124,8 @@ def write_walk(folder: Path, whole: Evaluation, begun: Sequence[int]) -> None:
 
     write_report(folder, whole)
     note = (
-        "Each fold was traded by a policy that was trained on the bars before it; a grey line marks where one begins. "
-        "At the end of a fold all positions, those of holding as well, are closed at the close and pay for it."
+        "Each fold was traded by a policy trained on the bars before it; a grey line marks the start of each fold. "
+        "At the end of a fold, all positions, also those of buy and hold, are closed at the close and pay the costs."
     )
     write_page(folder / PAGE_FILE, whole, notes=[note], marked_rows=begun)
     times = whole.agent["time"][: len(whole.buy_and_hold["time"])]

@@ -75,7 +75,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         with open_regular(path) as file:
             is_larger = unpacked_bytes(file) > os.fstat(file.fileno()).st_size  # torch does not compress
         if is_larger:
-            raise UserError(f"{path} cannot be read as a checkpoint: it unpacks to more than it holds.")
+            raise UserError(f"{path} cannot be read as a checkpoint: it unpacks to more than its size.")
         with zipfile.ZipFile(path) as archive:
             if (damaged := archive.testzip()) is not None:  # torch does not look at the checksums
                 raise ValueError(damaged)
@@ -86,7 +86,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {_reason(error)}.") from error
     except Exception as error:  # what torch raises on a file that is none of its own depends on its bytes
         raise UserError(
-            f"{path} cannot be read as a checkpoint: it is cut short, damaged or something else."
+            f"{path} cannot be read as a checkpoint: it is truncated, damaged or another kind of file."
         ) from error
     known = isinstance(state, dict) and state.get("format") == FORMAT and isinstance(state.get("version"), int)
     if not known:
@@ -95,7 +95,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if version != VERSION:
         raise UserError(
             f"{path} has checkpoint version {version}, but this program reads {VERSION}; use the release that wrote "
-            "it, or train anew."
+            "it, or train again."
         )
     return state
 
@@ -122,13 +122,13 @@ def reading(checkpoint: Path) -> Iterator[None]:
 
 def _unusable(checkpoint: Path, reason: str) -> UserError:
     reason = shorten(reason, _LONGEST_REASON, placeholder=" ...").rstrip(".")
-    return UserError(f"{checkpoint} is damaged, or another version wrote it: {reason}.")
+    return UserError(f"{checkpoint} is damaged or was written by another version: {reason}.")
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    return "the disk is full, or took only a part of it"  # all that torch tells is a position in its archive
+    return "the disk is full, or only part of it was written"  # all that torch tells is a position in its archive
 
 
 _FIRST_LINE = b"ml-pipeline pickled environments 2"
@@ -197,23 +197,23 @@ def join_pickles(trainer_state: Mapping[str, Any], folder: Path, *, trusted: boo
 def _read(folder: Path, digest: str, *, trusted: bool) -> bytes:
     """The body of the file with this digest, read once."""
     if not _DIGEST.fullmatch(digest):
-        raise NotOpened("the checkpoint names no file of theirs")
+        raise NotOpened("the checkpoint names no file with their states")
     paths = sorted(folder.glob(f"environments-*-{digest[:12]}.pkl"))
     if not paths:
-        raise NotOpened(f"the file environments-*-{digest[:12]}.pkl is not beside the checkpoint")
+        raise NotOpened(f"the file environments-*-{digest[:12]}.pkl is not in the checkpoint's folder")
     try:
         with open_regular(paths[0]) as file:
             first_line, signature, body = file.read().split(b"\n", maxsplit=2)
     except (OSError, ValueError) as error:
         raise NotOpened(f"{paths[0]} cannot be read") from error
     if first_line != _FIRST_LINE:
-        raise NotOpened(f"another version wrote {paths[0]}")
+        raise NotOpened(f"{paths[0]} was written by another version")
     if not hmac.compare_digest(_digest(body), digest):
         raise NotOpened(f"{paths[0]} is not the one that was saved with the checkpoint")
     if not trusted and not is_signed(_signed(body), signature.decode("latin-1")):
         raise NotOpened(
-            f"{paths[0]} holds pickles, which can run any code, and no run of yours on this machine signed it; if you "
-            "trust whoever wrote it, add --trust-checkpoint"
+            f"{paths[0]} holds pickles, which can run any code, and none of your runs on this machine signed it; if "
+            "you trust its author, add --trust-checkpoint"
         )
     return body
 
@@ -281,8 +281,8 @@ class Checkpoints:
         with reading(checkpoint):
             if saved["task"] != as_saved(task, saved["task"]):
                 raise UserError(
-                    "The market data are not those that the run was trained on; train anew on them, or judge the run "
-                    f"on them by evaluate_ppo.py {self._folder / BEST_CHECKPOINT} --data."
+                    "The market data differ from those that the run was trained on; train a new run on them, or "
+                    f"evaluate this one on them with evaluate_ppo.py {self._folder / BEST_CHECKPOINT} --data."
                 )
             trainer = dict(saved["trainer"])
             try:
@@ -327,8 +327,8 @@ class Checkpoints:
         if unsigned is not None and not self._said_unsigned:
             self._said_unsigned = True
             self._say(
-                f"The states of the environments are pickles, and are saved without a signature: {unsigned}. A resumed "
-                "run opens them only with --trust-checkpoint."
+                f"The environment states are pickles and were saved without a signature: {unsigned}. A resumed run "
+                "loads them only with --trust-checkpoint."
             )
 
 
@@ -362,5 +362,5 @@ def resume_hint(folder: Path, has_trained: Callable[[], bool]) -> Iterator[None]
     except (VectorEnvError, TrainingFailed) as error:
         if has_trained():
             where = shown_path(folder)
-            error.add_note(f"The last checkpoint is whole: once the cause is mended, resume the run in {where}.")
+            error.add_note(f"The last checkpoint is intact; once the cause is fixed, resume the run in {where}.")
         raise

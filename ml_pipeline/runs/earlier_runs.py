@@ -35,7 +35,7 @@ MAY_CHANGE = frozenset({
     "normalize_advantages", "normalize_advantages_over", "bfloat16", "gradient_chunks",
     "sequence_length",
 })  # fmt: skip
-_INSTEAD = {"n_envs": "give other numbers by --n-envs-schedule STEP:N, or ask the run that goes on for them"}
+_INSTEAD = {"n_envs": "change it with --n-envs-schedule STEP:N, or by a request while the run trains"}
 # What makes a market another task, so that `--resume auto` looks for another run; all else is a changed setting.
 _OF_MARKET = ("data", "symbols", "features")
 
@@ -57,8 +57,8 @@ def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
     of_one_process = earlier.get("n_processes", 1) == 1 and earlier["normalize_update"] == "step"
     if of_one_process and changes.get("n_processes", 1) > 1:
         raise UserError(
-            f"The run in {checkpoint.parent} was begun with --normalize-update step, and so goes on in one process; "
-            "leave --n-processes out, or begin a new run of several."
+            f"The run in {checkpoint.parent} was started with --normalize-update step, which needs one process; "
+            "leave out --n-processes, or start a new run with several."
         )
     if "n_envs_schedule" in changes:
         known, given = earlier["n_envs_schedule"], changes["n_envs_schedule"]
@@ -79,7 +79,7 @@ def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
     checkpoint = path / LATEST_CHECKPOINT if path.is_dir() else path
     if not checkpoint.is_file():
         raise UserError(
-            f"There is no checkpoint at {checkpoint}; name a run folder or a .pt file, or say --resume auto."
+            f"There is no checkpoint at {checkpoint}; name a run folder or a .pt file, or use --resume auto."
         )
     return checkpoint
 
@@ -93,7 +93,7 @@ def newest_run_of(path: Path) -> tuple[Path, StartedWith]:
     settings, file = read_settings_file(path)
     config = train_config(layered(settings))
     given = {name: value for group in ("run", "ppo", "trading") for name, value in vars(getattr(config, group)).items()}
-    remedy = "Name the run to backtest by `ml-pipeline evaluate RUN`."
+    remedy = "To choose the run yourself, use `ml-pipeline evaluate RUN`."
     before: Path | None = None
     for checkpoint in _latest_checkpoints(config.run.checkpoint_dir, *runs_elsewhere(file)):
         started, folder = started_with(checkpoint.parent), checkpoint.parent
@@ -106,8 +106,8 @@ def newest_run_of(path: Path) -> tuple[Path, StartedWith]:
             return folder, StartedWith()
     changed = "" if before is None else f" as it is now; {shown_path(before)} was started with it before it changed"
     raise UserError(
-        f"No run was started with {path}{changed}; train one by `ml-pipeline train --config {path}`, or name another "
-        "by `ml-pipeline evaluate RUN`."
+        f"No run was started with {path}{changed}; train one with `ml-pipeline train --config {path}`, or choose "
+        "another with `ml-pipeline evaluate RUN`."
     )
 
 
@@ -117,7 +117,7 @@ def auto_notice(checkpoint: Path | None, given: Mapping[str, Any]) -> str:
         return f"Resuming the run in {shown_path(checkpoint.parent)}."
     env_id, folder = given.get("env_id"), given.get("checkpoint_dir")
     whose = f" of {env_id}" if env_id else " of this market" if _market_settings(given) else ""
-    return f"There is no run{whose} to resume in {shown_path(folder or runs_folder())} yet, so a new one begins."
+    return f"There is no run{whose} to resume in {shown_path(folder or runs_folder())}; starting a new one."
 
 
 def _latest_checkpoints(folder: Path | None, *elsewhere: Path) -> list[Path]:
@@ -130,7 +130,7 @@ def _latest_checkpoints(folder: Path | None, *elsewhere: Path) -> list[Path]:
 
 def _is_same_task(checkpoint: Path, given: Mapping[str, Any]) -> bool:
     """Whether the run of a checkpoint is of the environment or the market that is given, as far as one is."""
-    earlier = _settings_among_runs(checkpoint, "Name the run to resume in place of auto.")
+    earlier = _settings_among_runs(checkpoint, "Name the run to resume instead of auto.")
     is_trading = given.get("env_id") is None
     if ("env_id" in given or _market_settings(given)) and earlier["env_id"] != given.get("env_id"):
         return False

@@ -28,7 +28,7 @@ def runs_folder() -> Path:
     try:
         here = Path.cwd()
     except FileNotFoundError:
-        raise UserError("The working directory was deleted; change to one that is there.") from None
+        raise UserError("The working directory was deleted; change to one that exists.") from None
     is_inside = here.resolve().is_relative_to(repository) and (repository / "pyproject.toml").is_file()
     return (repository if is_inside else here) / "checkpoints"
 
@@ -49,11 +49,11 @@ def make_new_folder(task_name: str) -> Path:
             continue
         except OSError as error:
             raise UserError(
-                f"The folder {folder} cannot be made: {error.strerror}; run in another folder, or name one by "
+                f"The folder {folder} cannot be created: {error.strerror}; run in another folder, or name one with "
                 "--checkpoint-dir."
             ) from error
         return folder
-    raise UserError(f"{runs_folder()} holds a thousand runs of this second; name a folder by checkpoint_dir.")
+    raise UserError(f"{runs_folder()} holds a thousand runs started in this second; name a folder with checkpoint_dir.")
 
 
 class FolderIdentity:
@@ -67,9 +67,9 @@ class FolderIdentity:
         """Raise UserError where the folder was deleted, moved or replaced."""
         if self._now() != self._identity:
             raise UserError(
-                f"The run folder {self._folder} was deleted, moved or replaced while the run wrote it, so that nothing "
-                "more can be saved: what was trained since its last checkpoint is lost. If it was moved, resume it "
-                "where it is now."
+                f"The run folder {self._folder} was deleted, moved or replaced while the run wrote it, so nothing more "
+                "can be saved: training since its last checkpoint is lost. If it was moved, resume it from its new "
+                "place."
             )
 
     def _now(self) -> tuple[int, int] | None:
@@ -88,11 +88,13 @@ def report_folder(folder: Path) -> Iterator[None]:
         refuse_links(folder)
         yield
     except OSError as error:
-        raise UserError(f"The report cannot be written to {folder}: {error.strerror}; choose another.") from error
+        raise UserError(
+            f"The report cannot be written to {folder}: {error.strerror}; choose another folder."
+        ) from error
 
 
 def refuse_links(folder: Path) -> None:
     """Raise UserError where a file of a run folder is a symbolic link: what is written would land elsewhere."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
-            raise UserError(f"{path} is a link to {path.readlink()}, and a run writes no files elsewhere; remove it.")
+            raise UserError(f"{path} is a link to {path.readlink()}, but a run writes only into its folder; remove it.")

@@ -42,11 +42,11 @@ def check_not_written(folder: Path) -> None:
     who = f"process {state.writer.pid} on {state.writer.host}, since {state.began}"
     if alive is None:
         raise FolderInUse(
-            f"{folder} is being written by {who}, as far as can be known from here; if that process is gone, delete "
+            f"{folder} is being written by {who}, as far as this machine can tell; if that process is gone, delete "
             f"{folder / STATE_FILE} and try again."
         )
     if alive:
-        raise FolderInUse(f"{folder} is being written by {who}; wait for its end, stop it, or name another folder.")
+        raise FolderInUse(f"{folder} is being written by {who}; wait until it ends, stop it, or choose another folder.")
 
 
 class FolderClaim:
@@ -73,7 +73,7 @@ class FolderClaim:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
+                raise UserError(f"The folder {folder} cannot be created: {error.strerror}; choose another.") from error
             refuse_links(folder)
             with changing_state(folder):
                 check_not_written(folder)
@@ -146,7 +146,7 @@ def record_queued(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise UserError(f"The folder {folder} cannot be made: {error.strerror}; choose another.") from error
+        raise UserError(f"The folder {folder} cannot be created: {error.strerror}; choose another.") from error
     _record_unclaimed(folder, "queued")
 
 

@@ -25,7 +25,7 @@ def run_folders(root: Path, *, refused: dict[Path, str] | None = None) -> Iterat
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise UserError(f"{root} cannot be read: {error.strerror}; name another folder of runs.") from error
+        raise UserError(f"{root} cannot be read: {error.strerror}; choose another folder of runs.") from error
     for folder in inside:
         if is_run_folder(folder):
             yield folder
@@ -59,7 +59,7 @@ def folders_in(folder: Path, *, refused: dict[Path, str] | None = None) -> list[
 def check_folder(root: Path) -> None:
     """Raise UserError unless there is such a folder."""
     if not root.is_dir():
-        what = "is no folder" if root.exists() else "is not there"
+        what = "is not a folder" if root.exists() else "does not exist"
         raise UserError(f"{root} {what}; name a folder of runs, such as checkpoints/.")
 
 

@@ -71,8 +71,8 @@ class GymTask:
         if module != _TRADING_IDS and not (spec and str(spec.entry_point).startswith(f"{_TRADING_IDS}:")):
             return ()
         return (
-            f"{self.env_id} is evaluated on the bars that it trains on, so its figures say nothing about other bars; "
-            "to hold bars out, train with --data, or in environments of create_vectorized_env.",
+            f"{self.env_id} is evaluated on the bars that it trains on, so its results say nothing about other bars; "
+            "to hold bars out, train with --data or in environments of create_vectorized_env.",
         )
 
     @classmethod
@@ -98,7 +98,7 @@ class GymTask:
     def batched_train_env(self, n: int, *, device: str | None = None) -> NoReturn:
         """Raises UserError: only trading has it."""
         raise UserError(
-            f'vec_env "batched" is for trading, but the environment is {self._env.env_id}; take "parallel" or "serial".'
+            f'vec_env "batched" is for trading, but the environment is {self._env.env_id}; use "parallel" or "serial".'
         )
 
     def evaluation_env(self, *, render_mode: str | None = None) -> gymnasium.Env:
@@ -183,7 +183,7 @@ def _here(env: GymEnv, begin: Callable[[], Calls[bool]]) -> bool:
         except UserError:
             raise
         except SystemExit as error:
-            raise UserError(f"{env.env_id} ends the program by sys.exit({error.code!r}) in {doing}.") from error
+            raise UserError(f"{env.env_id} calls sys.exit({error.code!r}) in {doing}.") from error
         except Exception as error:
             raise _failure(env, error, doing) from error
 

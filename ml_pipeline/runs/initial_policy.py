@@ -25,7 +25,7 @@ def initial_checkpoint(named: Path) -> Path:
         path = next((path / name for name in (BEST_CHECKPOINT, LATEST_CHECKPOINT) if (path / name).is_file()), path)
     if not path.is_file():
         raise UserError(
-            f"There is no policy to begin with in {named}; let --init-from name a run folder or a checkpoint."
+            f"There is no policy to start from in {named}; pass a run folder or a checkpoint to --init-from."
         )
     return path
 
@@ -43,8 +43,8 @@ def load_initial_policy(policy: TrainedPolicy, config: TrainConfig) -> None:
         algorithm = train_config(settings_in(saved, checkpoint)).run.algorithm
     if algorithm != config.run.algorithm:
         raise UserError(
-            f"{checkpoint} was trained by {algorithm}, and this run trains by {config.run.algorithm}; let --init-from "
-            "name a policy of the same algorithm."
+            f"{checkpoint} was trained with {algorithm}, but this run trains with {config.run.algorithm}; pass a "
+            "policy of the same algorithm to --init-from."
         )
     with reading(checkpoint):
         policy.load_state_dict(state)

@@ -84,7 +84,7 @@ class Recording:
 
     def trained(self, status: Literal["finished", "stopped"]) -> None:
         """Record that training is over; the report of a finished run comes next."""
-        self._log.write(f"Training is {'over' if status == 'finished' else 'stopped'} and saved.")
+        self._log.write(f"Training is {'finished' if status == 'finished' else 'stopped'} and saved.")
 
     def end(self, result: RunResult) -> None:
         """Record how the run ended, and finish the sinks; may take until the limits of those that hang."""
@@ -192,7 +192,7 @@ def feature_warnings(folder: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {in_one_line(str(error))}.") from error
     if not isinstance(records, list) or not all(_is_warning(record) for record in records):
-        raise UserError(f"{path} must hold the warnings about features that a run writes, but holds others.")
+        raise UserError(f"{path} must hold the feature warnings of a run, but holds something else.")
     return records
 
 
@@ -239,15 +239,15 @@ def run_start(folder: Path, trainer: Trainer, scaling: EnvScaling, *, n_ranks: i
 def opening_sentences(trainer: Trainer, resumed_from: Mapping[str, Any] | None) -> Iterator[str]:
     """Where the run goes on, and what of its environments it could not restore. resumed_from: a loaded checkpoint."""
     if resumed_from is not None:
-        yield f"Going on after iteration {trainer.iteration}, step {trainer.global_step:,}."
+        yield f"Resuming after iteration {trainer.iteration}, step {trainer.global_step:,}."
         if trainer.finished:
             yield (
-                "All steps are done, so nothing is trained; to train on, add --total-timesteps N, with N above "
+                "All steps are done, so nothing is trained; to train further, add --total-timesteps N, with N above "
                 f"{trainer.global_step:,}."
             )
         state = resumed_from["trainer"]
         if state["environments"] is None:
-            yield f"The environments begin new episodes: {state['environments_missing']}"
+            yield f"The environments start new episodes: {state['environments_missing']}"
     yield from getattr(trainer, "notices", ())
 
 

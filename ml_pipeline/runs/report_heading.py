@@ -59,7 +59,7 @@ def _heading(run_folder: Path, settings: Mapping[str, Any]) -> str:
     differing, usual = _differing(settings), _defaults()
     seed = settings.get("seed", usual["seed"])
     rows = [[name, shortly(value), shortly(usual[name])] for name, value in differing.items()]
-    table = html_table([["setting", "value", "default"], *rows]) if rows else "<p>All are at their defaults.</p>"
+    table = html_table([["setting", "value", "default"], *rows]) if rows else "<p>All are defaults.</p>"
     return (
         f"<p>Run <b>{html.escape(run_folder.resolve().name)}</b>, seed {html.escape(str(seed))}: "
         f"<code>{html.escape(command_of(settings))}</code></p>\n"

@@ -73,7 +73,7 @@ def write_request(folder: Path, *, n_workers: int | WorkerChoice | None = None, 
     """
     request = Request(n_workers=n_workers, n_envs=n_envs)
     if not folder.is_dir():
-        raise UserError(f"There is no run folder {folder}; name that of a run that goes on.")
+        raise UserError(f"There is no run folder {folder}; pass the folder of a run that is training.")
     path = folder / REQUEST_FILE
     try:
         with alone(folder / _LOCK_FILE):
@@ -116,7 +116,7 @@ class Requests:
             return None
         except OSError as error:
             self._refused = identity
-            raise UserError(f"{self._path} cannot be taken: {error.strerror}; remove it, and ask again.") from error
+            raise UserError(f"{self._path} cannot be taken: {error.strerror}; remove it and request again.") from error
         finally:
             _remove(taken)
 
@@ -139,7 +139,7 @@ class RequestHandling:
         asked: dict[str, Any] = self._ranks.first("what is asked of the run", self._take)
         for name, value in asked.items():
             if name not in self.handlers:
-                self._say(f"The request for {name} = {value} is refused: this run cannot change it while it goes on.")
+                self._say(f"The request for {name} = {value} is refused: this run cannot change it while it trains.")
                 continue
             try:
                 self.handlers[name](value)
@@ -160,7 +160,7 @@ def _read(path: Path) -> Request:
     """The request in a file. Raises UserError where it holds none, and OSError where it cannot be read."""
     ignored = f"{path.with_name(REQUEST_FILE)} is ignored: "
     if not stat.S_ISREG(os.lstat(path).st_mode):  # a pipe would let the run wait, and a link leads elsewhere
-        raise UserError(f"{ignored}it is no regular file.")
+        raise UserError(f"{ignored}it is not a regular file.")
     with open(path, "rb") as file:
         data = file.read(_MOST_BYTES)
     try:

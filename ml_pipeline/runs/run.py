@@ -116,7 +116,7 @@ class Run:
         folder cannot be used, or another run writes the folder. Call it once; another `Run` continues a checkpoint.
         """
         if self.result is not None:
-            raise UserError("This run has ended; continue it by another Run, with its latest.pt as checkpoint.")
+            raise UserError("This run has ended; to continue it, create another Run with its latest.pt as checkpoint.")
         begin_with_usual_threads()
         if not self.ranks.is_first:
             return self._train_beside()
@@ -189,7 +189,7 @@ class Run:
                 return claim
             if (folder / LATEST_CHECKPOINT).exists():
                 raise UserError(
-                    f"{folder} holds a run already; go on with it by --resume {folder}, or name another folder."
+                    f"{folder} already holds a run; continue it with --resume {folder}, or choose another folder."
                 )
         except BaseException:
             claim.abandon()
@@ -448,11 +448,11 @@ def _broken_off(training: Training, folder: Path, error: BaseException, *, train
         if take_stop_note(folder):
             by = ON_REQUEST
         if trained:
-            reason = f"{by} The training is saved, but its report is not written."
+            reason = f"{by} The training is saved, but the report was not written."
         elif isinstance(error, InterruptedBetweenSteps):
             reason = by
         else:
-            reason = "Stopped without saving; what earlier checkpoints hold is whole."
+            reason = "Stopped without saving; earlier checkpoints are intact."
     return replace(training.result(status, reason), error=error)
 
 

@@ -123,12 +123,12 @@ def make_trainer(
             envs, config.ppo, total_timesteps=length, policy=policy, seed=run.seed, sink=sink, ranks=group
         )
     if ranks.size > 1:
-        raise UserError(f"{run.algorithm} trains in one process; leave out the other ranks, or train by {OWN}.")
+        raise UserError(f"{run.algorithm} trains in one process; leave out the other ranks, or train with {OWN}.")
     from ml_pipeline.runs.sb3.trainer import SB3Trainer
 
     if not isinstance(envs, ParallelEnv):
         raise UserError(
-            f"{run.algorithm} trains in a ParallelEnv, but got a {type(envs).__name__}; make the environments by "
+            f"{run.algorithm} trains in a ParallelEnv, but got a {type(envs).__name__}; make the environments with "
             "ParallelEnv(env_fns, num_workers=0), which steps them in this process."
         )
     require_same_step(envs, run.algorithm)

@@ -31,7 +31,7 @@ def preset_of(name: Preset, env_id: str | None) -> Mapping[str, Any]:
     known = read_mapping(preset_file(name))
     if env_id not in known:
         what = "trading" if env_id is None else env_id
-        raise UserError(f"The preset {name} has no settings for {what}; it has some for {', '.join(known)}.")
+        raise UserError(f"The preset {name} has no settings for {what}; it has them for {', '.join(known)}.")
     return known[env_id]
 
 
@@ -149,11 +149,11 @@ def read_train_flags(argv: Sequence[str], *, prog: str = "train_ppo.py", descrip
     resume, check_env = (flags.pop(name, None) for name in ("resume", "check_env"))
     trust = bool(flags.pop("trust_checkpoint", False))
     if trust and not resume:
-        raise UserError("--trust-checkpoint is about the run that --resume names; leave it out, or name one.")
+        raise UserError("--trust-checkpoint is for the run that --resume names; leave it out, or add --resume.")
     seeds = flags.pop("seeds", ())
     check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
     if resume and flags.get("preset"):
-        raise UserError("--preset begins a new run, and --resume keeps the settings of one; leave one of the two out.")
+        raise UserError("--preset starts a new run, but --resume continues an old one; leave one of them out.")
     given, started = given_settings(flags)
     return TrainFlags(
         given=given, started_with=started, resume=resume, trust=trust, check_env=bool(check_env), seeds=seeds
@@ -203,7 +203,7 @@ def check_seeds(seeds: Sequence[int], *, beside: Mapping[str, Any]) -> None:
         raise UserError(f"seeds must be different numbers, but got {' '.join(map(str, seeds))}.")
     for name, is_given in beside.items():
         if seeds and is_given:
-            raise UserError(f"--seeds begins a new run for each seed, so that {flag_of(name)} does not go with it.")
+            raise UserError(f"--seeds starts a new run for each seed; leave out {flag_of(name)}.")
 
 
 def reject_irrelevant_settings(config: TrainConfig, given: Mapping[str, Any]) -> None:
@@ -211,8 +211,7 @@ def reject_irrelevant_settings(config: TrainConfig, given: Mapping[str, Any]) ->
     env_id, eval_episodes = config.run.env_id, given.get("eval_episodes", RunConfig.eval_episodes)
     if env_id is None and eval_episodes != RunConfig.eval_episodes:
         raise UserError(
-            "--eval-episodes is about an environment of --env-id; a market is passed through once in an evaluation, so "
-            "leave it out."
+            "--eval-episodes is for environments of --env-id; a market is evaluated in one pass, so leave it out."
         )
     usual = TradingConfig()
     of_market = [
@@ -220,5 +219,5 @@ def reject_irrelevant_settings(config: TrainConfig, given: Mapping[str, Any]) ->
     ]
     if env_id is not None and of_market:
         raise UserError(
-            f"{flag_of(of_market[0])} is about trading, but the environment is {env_id}; leave one of the two out."
+            f"{flag_of(of_market[0])} is for trading, but the environment is {env_id}; leave one of them out."
         )

@@ -48,8 +48,8 @@ class TrainConfig:
 
         if self.run.n_envs_schedule:
             raise UserError(
-                f"n_envs_schedule is for {OWN}, but algorithm is {self.run.algorithm}, which trains in as many "
-                "environments as it began with; leave one of the two out."
+                f"n_envs_schedule is for {OWN}, but algorithm is {self.run.algorithm}, which keeps the "
+                "number of environments it starts with; leave one of them out."
             )
         check_arguments(self.run, self.ppo)
 
@@ -64,7 +64,7 @@ class TrainConfig:
     def _check_processes(self) -> None:
         if self.run.n_processes > 1 and self.ppo.normalize_obs and self.ppo.normalize_update == "step":
             raise UserError(
-                "Several processes update the statistics of observations once a rollout, but n_processes is "
+                "Several processes update observation statistics once per rollout, but n_processes is "
                 f'{self.run.n_processes} and normalize_update "step"; set normalize_update to rollout, or switch '
                 "normalize_obs off."
             )

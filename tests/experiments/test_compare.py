@@ -95,8 +95,8 @@ def test_different_tasks_are_said_and_drawn_apart(tmp_path):
     two = write_run(tmp_path / "two", (500.0,), env_id=None)
     comparison = read_comparison([one, two])
     assert comparison.remarks()[-1] == (
-        "These runs learned different tasks (Mine-v0, trading on the built-in market): their scores and returns do not "
-        "compare."
+        "These runs learned different tasks (Mine-v0, trading on the built-in market): scores and returns are not "
+        "comparable."
     )
     assert [axes.get_title("left") for axes in comparison.figure().axes] == [
         "Mine-v0",
@@ -107,7 +107,7 @@ def test_different_tasks_are_said_and_drawn_apart(tmp_path):
 def test_the_same_seed_twice_is_said(tmp_path):
     folders = [write_run(tmp_path / name, seed=4) for name in ("a", "b")]
     assert read_comparison(folders).remarks()[-1] == (
-        "a, b have the same settings and seed 4: together they say no more than one of them."
+        "a, b have the same settings and seed 4: together they show no more than one of them."
     )
 
 

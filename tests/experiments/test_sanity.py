@@ -101,7 +101,7 @@ def test_a_leak_earns_on_noise_and_is_named():
     leaking = replace(market, columns={"feature_hint": returns + 2 * noise})
     verdict = sanity.shuffled(leaking, TradingConfig(features=("feature_hint", "rsi_14")), 30_000, 0)
     assert not verdict.passed
-    assert "feature_hint may have been made from later bars" in verdict.sentence
+    assert "feature_hint may be computed from later bars" in verdict.sentence
     knowing_nothing = replace(market, columns={"feature_hint": noise})
     assert sanity.shuffled(knowing_nothing, TradingConfig(features=("feature_hint", "rsi_14")), 30_000, 0).passed
 
@@ -119,7 +119,7 @@ def test_data_in_which_nothing_pays_are_no_fault(monkeypatch, tmp_path, capsys):
     assert sanity.main(["--data", str(tmp_path / "prices.csv")]) == 0
     line = capsys.readouterr().out.splitlines()[1]
     assert line.startswith("--   on prices.csv: 0.82 times")
-    assert line.endswith("nothing that pays was found in these data")
+    assert line.endswith("found nothing profitable in these data")
     assert sanity.main([]) == 1
     assert capsys.readouterr().out.splitlines()[1].startswith("FAIL on the built-in market")
 
@@ -133,7 +133,7 @@ def _results(agent, holding):
 
 
 def test_every_check_stands_beside_holding(monkeypatch):
-    """exp(1.5) = 4.48: holding made 4.48 times of the start, and the agent 2.12 times."""
+    """exp(1.5) = 4.48: holding made 4.48 times the start, and the agent 2.12 times."""
     monkeypatch.setattr(sanity, "_trained", lambda *_: _results(np.log(2.12), 1.5))
     market = synthetic_market(n_bars=600)
     sentences = [
@@ -141,7 +141,7 @@ def test_every_check_stands_beside_holding(monkeypatch):
         for check in (sanity.given_the_next_return, sanity.as_it_is, sanity.shuffled)
     ]
     assert all("4.48 times by holding" in sentence for sentence in sentences)
-    assert "2.12 times of the start after costs" in sentences[1]
+    assert "2.12 times the start after costs" in sentences[1]
 
 
 @pytest.mark.parametrize(("agent", "passed"), [(0.2, None), (2.0, True)])

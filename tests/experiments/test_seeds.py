@@ -32,5 +32,5 @@ def test_a_folder_that_holds_a_run_is_refused_before_anything_is_trained(tmp_pat
     taken.mkdir()
     seed_configs(TrainConfig(), [1, 2], tmp_path / "base")  # an empty folder is none
     (taken / "latest.pt").write_text("")
-    with pytest.raises(UserError, match=r"base-seed2 holds a run already; leave its seed out, or name other folders"):
+    with pytest.raises(UserError, match=r"base-seed2 already holds a run; leave its seed out, or name other folders"):
         seed_configs(TrainConfig(), [1, 2], tmp_path / "base")

@@ -36,7 +36,7 @@ def test_it_runs_as_a_command(tmp_path, capsys):
     assert lines[-1] == f"Written to {tmp_path}"
     page = (tmp_path / "report.html").read_text()
     assert "a new fold" in page
-    assert "a grey line marks where one begins" in page
+    assert "a grey line marks the start of each fold" in page
     for name in ("ledger.csv", "trades.csv", "evaluation.json", "equity.png"):
         assert (tmp_path / name).is_file()
     with (tmp_path / "walk_forward.csv").open() as file:

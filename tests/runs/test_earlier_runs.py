@@ -55,7 +55,7 @@ def test_a_run_of_one_process_is_no_run_of_several_unless_it_has_their_statistic
     assert resumed_config(folders["rollout"] / "latest.pt", {"n_processes": 2}).run.n_processes == 2
     assert resumed_config(folders["step"] / "latest.pt", {"n_processes": 1}).ppo.normalize_update == "step"
     for name in ("step", "not normalized"):
-        with pytest.raises(UserError, match=r"goes on in one process; leave --n-processes out, or begin a new run of "):
+        with pytest.raises(UserError, match=r"needs one process; leave out --n-processes, or start a new run with "):
             resumed_config(folders[name] / "latest.pt", {"n_processes": 2})
 
 
@@ -178,13 +178,13 @@ def test_auto_refuses_a_changed_setting_as_naming_the_folder_does(several_runs, 
 def test_auto_begins_a_new_run_where_the_task_has_none_and_says_so(several_runs, flags, whose):
     start = parse_train_start(["--resume", "auto", *flags])
     assert start.checkpoint is None
-    assert start.notice == f"There is no run{whose} to resume in checkpoints yet, so a new one begins."
+    assert start.notice == f"There is no run{whose} to resume in checkpoints; starting a new one."
 
 
 def test_auto_begins_a_run_where_there_is_none_at_all(in_tmp):
     start = parse_train_start(["--resume", "auto"])
     assert start.checkpoint is None
-    assert start.notice == "There is no run to resume in checkpoints yet, so a new one begins."
+    assert start.notice == "There is no run to resume in checkpoints; starting a new one."
     assert parse_train_start([]).notice is None
 
 
@@ -192,7 +192,7 @@ def test_auto_takes_no_older_run_in_place_of_one_that_cannot_be_read(several_run
     newest = several_runs / "checkpoints" / "newest"
     newest.mkdir()
     (newest / "latest.pt").write_bytes(b"cut short")
-    with pytest.raises(UserError, match=r"cannot be read as a checkpoint: .* Name the run to resume in place of auto"):
+    with pytest.raises(UserError, match=r"cannot be read as a checkpoint: .* Name the run to resume instead of auto"):
         parse_train_start(["--resume", "auto", "--env-id", "CartPole-v1"])
 
 
@@ -233,14 +233,14 @@ def test_a_checkpoint_is_trusted_only_where_one_is_resumed(in_tmp):
     run_folder(in_tmp / "run", TrainConfig())
     assert not parse_train_start(["--resume", "run"]).trust_checkpoint
     assert parse_train_start(["--resume", "run", "--trust-checkpoint"]).trust_checkpoint
-    with pytest.raises(UserError, match="--trust-checkpoint is about the run that --resume names; leave it out"):
+    with pytest.raises(UserError, match="--trust-checkpoint is for the run that --resume names; leave it out"):
         parse_train_start(["--trust-checkpoint"])
 
 
 def test_resuming_what_is_not_there_is_told(in_tmp):
     with pytest.raises(UserError) as told:
         find_checkpoint("run", {})
-    expected = f"There is no checkpoint at {in_tmp / 'run'}; name a run folder or a .pt file, or say --resume auto."
+    expected = f"There is no checkpoint at {in_tmp / 'run'}; name a run folder or a .pt file, or use --resume auto."
     assert str(told.value) == expected
 
 
@@ -319,9 +319,7 @@ def _length(name):
 
 def test_a_number_of_environments_is_not_changed_by_its_own_flag_but_by_the_schedule(in_tmp):
     run_folder(in_tmp / "run", TrainConfig(run=RunConfig(n_envs=4)))
-    with pytest.raises(
-        UserError, match="has --n-envs 4, and a resumed run keeps it, but got 8; give other numbers by --n-e"
-    ):
+    with pytest.raises(UserError, match="has --n-envs 4, and a resumed run keeps it, but got 8; change it with --n-e"):
         parse_train_start(["--resume", "run", "--n-envs", "8"])
     start = parse_train_start(["--resume", "run", "--n-envs-schedule", "5000:8"])
     assert start.config.run.n_envs_schedule == {5000: 8}

@@ -47,7 +47,9 @@ def test_a_run_is_running_until_its_end_is_recorded(tmp_path):
 
 
 def test_a_second_writer_is_refused_and_told_who_writes(holder, tmp_path):
-    sentence = rf"{tmp_path / 'run'} is being written by process {holder.pid} on \S+, since \S+; wait for its end, stop"
+    sentence = (
+        rf"{tmp_path / 'run'} is being written by process {holder.pid} on \S+, since \S+; wait until it ends, stop"
+    )
     before = (tmp_path / "run" / STATE_FILE).read_bytes()
     for refused in (FolderClaim, check_not_written):
         with pytest.raises(FolderInUse, match=sentence) as told:
@@ -98,7 +100,7 @@ def test_a_pid_of_another_process_by_now_is_no_writer(tmp_path):
 def test_a_writer_that_cannot_be_asked_is_not_overruled(tmp_path, changes):
     _written_by(tmp_path, **changes)
     assert read_state(tmp_path).status == "running"
-    remedy = f"as far as can be known from here; if that process is gone, delete {tmp_path / STATE_FILE} and try again"
+    remedy = f"as far as this machine can tell; if that process is gone, delete {tmp_path / STATE_FILE} and try again"
     with pytest.raises(FolderInUse, match=remedy):
         FolderClaim(tmp_path)
     (tmp_path / STATE_FILE).unlink()

@@ -168,7 +168,7 @@ def test_a_space_or_an_option_that_the_network_has_not_is_one_sentence(name, fla
 @pytest.mark.parametrize(
     ("env_id", "hint"),
     [
-        ("math:CartPol-v1", 'The module math is there, but does not register it. Did you mean "CartPole-v1"'),
+        ("math:CartPol-v1", 'The module math exists but does not register it. Did you mean "CartPole-v1"'),
         ("CartPol-v1", 'Did you mean "CartPole-v1"'),
     ],
 )

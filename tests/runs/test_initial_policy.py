@@ -133,8 +133,8 @@ def test_a_policy_that_observed_otherwise_is_refused(trader, tmp_path, changes, 
     [
         ({"ppo": replace(PPO, hidden_sizes=(16,))}, r"hidden sizes \[8\], but here it is \[16\]"),
         ({"env_id": "Acrobot-v1"}, "observation space"),
-        ({"init_from": "nowhere"}, "There is no policy to begin with in .*nowhere"),
-        ({"algorithm": "A2C", "ppo": PPOConfig(n_steps=32)}, "was trained by PPO, and this run trains by A2C"),
+        ({"init_from": "nowhere"}, "There is no policy to start from in .*nowhere"),
+        ({"algorithm": "A2C", "ppo": PPOConfig(n_steps=32)}, "was trained with PPO, but this run trains with A2C"),
     ],
 )
 def test_a_policy_that_does_not_fit_is_refused_before_anything_is_written(earlier, tmp_path, settings, sentence):

@@ -187,8 +187,8 @@ def test_another_users_run_begins_new_episodes_and_says_so_unless_it_is_trusted(
         shutil.copytree(run, tmp_path / name)
     as_by_somebody_else(monkeypatch, tmp_path)
     (sentence,) = resume(tmp_path / "strange").about("begin new episodes")
-    assert "no run of yours on this machine signed it" in sentence
-    assert sentence.endswith("if you trust whoever wrote it, add --trust-checkpoint.")
+    assert "none of your runs on this machine signed it" in sentence
+    assert sentence.endswith("if you trust its author, add --trust-checkpoint.")
     assert not torch.equal(weights(tmp_path / "strange"), whole)
     assert resume(tmp_path / "trusted", trust=True).about("new episodes") == []
     assert torch.equal(weights(tmp_path / "trusted"), whole)
@@ -200,7 +200,7 @@ def test_a_run_without_a_home_trains_unsigned_and_says_so_once(tmp_path, whole, 
         monkeypatch.setenv(variable, str(tmp_path / "file"))
     heard = train(tmp_path / "run", stop_after=3)
     (sentence,) = heard.about("without a signature")
-    assert sentence.endswith("A resumed run opens them only with --trust-checkpoint.")
+    assert sentence.endswith("A resumed run loads them only with --trust-checkpoint.")
     assert resume(tmp_path / "run", trust=True).about("new episodes") == []
     assert torch.equal(weights(tmp_path / "run"), whole)
 
@@ -305,7 +305,7 @@ def test_a_file_of_another_version_is_not_opened(attacked):
     folder, ran = attacked
     _replace_pickles(folder, pickle.dumps(Code(ran)), first=b"ml-pipeline pickled environments 1")
     (sentence,) = resume(folder, trust=True).about("begin new episodes")
-    assert "another version wrote" in sentence
+    assert "was written by another version" in sentence
     assert not ran.exists()
 
 
@@ -372,7 +372,7 @@ def test_bytes_and_tensors_of_a_checkpoint_are_never_taken_for_pickles(attacked,
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda path: path.unlink(), "is not beside the checkpoint"),
+        (lambda path: path.unlink(), "is not in the checkpoint's folder"),
         (lambda path: path.write_bytes(b""), "cannot be read"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1]), "is not the one that was saved"),
         (lambda path: (path.unlink(), path.mkdir()), "cannot be read"),
@@ -393,7 +393,7 @@ def test_a_checkpoint_names_no_other_file(attacked, digest):
     state = torch.load(folder / "latest.pt", weights_only=True)
     state["trainer"]["pickled_environments"]["digest"] = digest
     torch.save(state, folder / "latest.pt")
-    assert resume(folder, trust=True).about("the checkpoint names no file of theirs")
+    assert resume(folder, trust=True).about("the checkpoint names no file with their states")
 
 
 def test_a_pickled_state_is_never_read_from_a_checkpoint(tmp_path):

@@ -44,13 +44,13 @@ def test_what_has_no_settings_is_told_what_has(flags, what):
     with pytest.raises(UserError) as told:
         config_of(*flags)
     assert str(told.value) == (
-        f"The preset zoo has no settings for {what}; it has some for CartPole-v1, Acrobot-v1, LunarLander-v3, "
+        f"The preset zoo has no settings for {what}; it has them for CartPole-v1, Acrobot-v1, LunarLander-v3, "
         "MountainCarContinuous-v0, Pendulum-v1."
     )
 
 
 def test_a_preset_begins_a_new_run():
-    with pytest.raises(UserError, match="--preset begins a new run, and --resume keeps the settings of one"):
+    with pytest.raises(UserError, match="--preset starts a new run, but --resume continues an old one"):
         config_of("--env-id", "CartPole-v1", "--resume", "auto")
 
 

@@ -90,7 +90,7 @@ def test_the_log_tells_how_a_run_began_went_and_ended(tmp_path):
     assert began.startswith(f"Started in process {os.getpid()} on ")
     assert began.endswith(": 2 environments in this process, 4 iterations, 256 environment steps.")
     assert score == f"Evaluation after iteration 4: {result.best_score:,.4g} mean return"
-    assert saved == "Training is over and saved."
+    assert saved == "Training is finished and saved."
     assert ended == f"Finished at step 256, best score {result.best_score:,.4g}."
 
 
@@ -102,7 +102,7 @@ def test_a_resumed_run_adds_to_the_log(tmp_path):
     told = log_of(tmp_path / "run")
     assert len([line for line in told if line.startswith("Started in process")]) == 1
     assert len([line for line in told if line.startswith("Resumed in process")]) == 1
-    assert "Going on after iteration 2, step 128." in told
+    assert "Resuming after iteration 2, step 128." in told
     assert told[-1].startswith("Finished at step 256")
 
 
@@ -132,7 +132,7 @@ def test_a_refused_run_writes_no_log_and_leaves_the_folder_as_it_was(tmp_path, s
     trained(tmp_path / "run")
     before = contents(tmp_path / "run")
     config = config_of(tmp_path / "run")
-    with pytest.raises(UserError, match="holds a run already"):
+    with pytest.raises(UserError, match="already holds a run"):
         Run(config, make_task(config)).train()
     assert contents(tmp_path / "run") == before
 

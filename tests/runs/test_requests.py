@@ -103,7 +103,7 @@ def link(path):
 def test_what_is_no_file_is_told_once_and_neither_opened_nor_waited_for(tmp_path, make):
     make(tmp_path / REQUEST_FILE)
     requests = Requests(tmp_path)
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="not a regular file"):
         requests.take()
     assert requests.take() is None
 
@@ -157,7 +157,7 @@ def test_each_setting_has_its_handler_and_what_has_none_is_refused(tmp_path):
     for _ in range(2):
         handling()
     assert done == [2]
-    assert said == ["The request for n_envs = 4 is refused: this run cannot change it while it goes on."]
+    assert said == ["The request for n_envs = 4 is refused: this run cannot change it while it trains."]
     handling.handlers["n_envs"] = refuse
     write_request(tmp_path, n_workers=3, n_envs=5)
     handling()

@@ -233,7 +233,7 @@ def test_a_run_trains_once(tmp_path):
     config = config_of(tmp_path)
     run = Run(config, make_task(config))
     run.train()
-    with pytest.raises(UserError, match="This run has ended; continue it by another Run"):
+    with pytest.raises(UserError, match="This run has ended; to continue it, create another Run"):
         run.train()
 
 

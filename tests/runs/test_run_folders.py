@@ -112,7 +112,7 @@ def test_a_folder_that_holds_another_run_is_not_continued_into(tmp_path):
         trained(tmp_path / name)
     before = contents(tmp_path / "other")
     config = resumed_config(tmp_path / "one" / "latest.pt", {"iterations": 6, "checkpoint_dir": tmp_path / "other"})
-    with pytest.raises(UserError, match="other holds a run already; go on with it by --resume"):
+    with pytest.raises(UserError, match="other already holds a run; continue it with --resume"):
         Run(config, make_task(config), checkpoint=tmp_path / "one" / "latest.pt").train()
     assert contents(tmp_path / "other") == before
 

@@ -166,7 +166,7 @@ def test_ctrl_c_during_the_report_is_told_as_that(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run.train()
     assert run.result.status == "stopped"
-    assert run.result.reason == "Ctrl-C. The training is saved, but its report is not written."
+    assert run.result.reason == "Ctrl-C. The training is saved, but the report was not written."
 
 
 def _interrupted(*_):
@@ -191,6 +191,6 @@ def test_an_impatient_ctrl_c_leaves_the_last_checkpoint(tmp_path):
         run.train()
     assert (run.result.status, run.result.reason) == (
         "stopped",
-        "Stopped without saving; what earlier checkpoints hold is whole.",
+        "Stopped without saving; earlier checkpoints are intact.",
     )
     assert load_checkpoint(tmp_path / "latest.pt")["trainer"]["iteration"] == 0

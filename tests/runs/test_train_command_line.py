@@ -66,12 +66,12 @@ def test_paths_do_not_depend_on_the_working_directory(in_tmp):
 def test_a_flag_of_the_market_with_another_environment_is_told(in_tmp):
     with pytest.raises(UserError) as told:
         parse_train_start(["--env-id", "CartPole-v1", "--data", "prices.csv"])
-    expected = "--data is about trading, but the environment is CartPole-v1; leave one of the two out."
+    expected = "--data is for trading, but the environment is CartPole-v1; leave one of them out."
     assert str(told.value) == expected
 
 
 def test_episodes_of_evaluation_are_no_setting_of_a_market(in_tmp):
-    with pytest.raises(UserError, match="--eval-episodes is about an environment of --env-id"):
+    with pytest.raises(UserError, match="--eval-episodes is for environments of --env-id"):
         parse_train_start(["--eval-episodes", "3"])
     assert parse_train_start(["--eval-episodes", "3", "--env-id", "CartPole-v1"]).config.run.eval_episodes == 3
 
@@ -158,9 +158,9 @@ def test_seeds_are_trained_one_after_another():
     [
         (["--seeds", "1", "-2"], r"seed must be a whole number of at least 0, but got -2"),
         (["--seeds", "1", "2", "1"], r"seeds must be different numbers, but got 1 2 1\."),
-        (["--seeds", "1", "--seed", "0"], "--seeds begins a new run for each seed, so that --seed does not go with it"),
-        (["--seeds", "1", "--resume", "auto"], "so that --resume does not go with it"),
-        (["--seeds", "1", "--check-env"], "so that --check-env does not go with it"),
+        (["--seeds", "1", "--seed", "0"], "--seeds starts a new run for each seed; leave out --seed"),
+        (["--seeds", "1", "--resume", "auto"], "leave out --resume"),
+        (["--seeds", "1", "--check-env"], "leave out --check-env"),
         (["--seeds", "one"], "--seeds must be whole numbers, but got"),
     ],
 )

@@ -181,7 +181,7 @@ def test_changed_data_are_refused_on_resume(tmp_path, folder):
     trainer = TrainerAgent({**SMALL, "vectorized": HERE})
     with closing(trainer.create_vectorized_env(SYMBOLS, own, 2)) as envs:
         trainer.set_env(envs)
-        with pytest.raises(UserError, match="market data are not those that the run was trained on"):
+        with pytest.raises(UserError, match="market data differ from those that the run was trained on"):
             trainer.train(resume=model.parent)
 
 
@@ -338,7 +338,7 @@ def test_an_environment_of_trading_by_its_id_says_that_nothing_is_held_out(env_i
     with closing(gymnasium.make(f"ml_pipeline.trading.gym_ids:{env_id}", episode_length=20)) as env:
         single.set_env(env)
         single.train()
-    sentence = f"{env_id} is evaluated on the bars that it trains on, so its figures say nothing about other bars"
+    sentence = f"{env_id} is evaluated on the bars that it trains on, so its results say nothing about other bars"
     assert sentence in caplog.text
     assert sentence in (single.trainer_core.run_result.folder / "report.html").read_text()
 

@@ -122,7 +122,7 @@ def test_files_of_bid_and_ask_in_a_data_folder_are_one_symbol(tmp_path):
             "set normalize_update to rollout",
         ),
         ((*CARTPOLE, "--objective", "sharpe"), "sharpe"),
-        ((*CARTPOLE, "--fee-bps", "3"), "--fee-bps is about trading"),
+        ((*CARTPOLE, "--fee-bps", "3"), "--fee-bps is for trading"),
         (("--study-name", "s", "--data", "nowhere.csv"), "nowhere.csv"),
         (("--study-name", "s", "--data-dir", "nowhere"), "nowhere"),
         (("--study-name", "s", "--data-dir", "d", "--data", "d/x.csv"), "leave one of them out"),

@@ -108,8 +108,8 @@ class Terminal(StoppedBySignals, RunConsole):
     def request_stop(self, number: int) -> None:
         super().request_stop(number)
         with suppress(RuntimeError):  # the signal met the main thread while it was writing to the terminal
-            again = "" if set(self._ignored) == set(ending_signals()) else "; once more to stop without saving"
-            self.say(f"Stopping after this step, then saving{again}.")
+            again = "" if set(self._ignored) == set(ending_signals()) else "; interrupt again to stop without saving"
+            self.say(f"Stopping after this step and saving{again}.")
 
 
 def _copies_of(number: int, place: RankInfo | None) -> Sequence[int]:
@@ -164,13 +164,13 @@ def train_run(
             raise
         print(f"{command.prog}: {run.result.reason or f'{stop} The run had finished.'}", file=sys.stderr)
         if (run.result.folder / LATEST_CHECKPOINT).exists():
-            print(f"Go on with:\n  {command.resume(run.result.folder)}", file=sys.stderr)
+            print(f"Resume with:\n  {command.resume(run.result.folder)}", file=sys.stderr)
         return stop.exit_code
     if result.status == "stopped":
         assert terminal.stop.signal is not None  # nothing else requests a stop
         if is_first:
             print(
-                f"Saved {shown_path(result.folder / LATEST_CHECKPOINT)} at step {result.global_step:,}; go on with:\n"
+                f"Saved {shown_path(result.folder / LATEST_CHECKPOINT)} at step {result.global_step:,}; resume with:\n"
                 f"  {command.resume(result.folder)}"
             )
         return 128 + terminal.stop.signal

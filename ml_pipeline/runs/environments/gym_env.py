@@ -107,8 +107,8 @@ def wrapped(env: gymnasium.Env, name: str) -> gymnasium.Env:
     except TypeError as error:
         if "required" in str(error) and "argument" in str(error):
             raise UserError(
-                f"The wrapper {name} needs more than the environment ({error}); name a function of your own, "
-                "my_project:wrap, that calls it with them."
+                f"The wrapper {name} needs more arguments than the environment ({error}); name a function of your "
+                "own, such as my_project:wrap, that passes them."
             ) from error
         raise
     if not isinstance(result, gymnasium.Env):
@@ -123,7 +123,7 @@ def _load(name: str) -> Any:
         return getattr(gymnasium.wrappers, name)
     except AttributeError as error:
         near = did_you_mean(name, gymnasium.wrappers.__all__)
-        raise UserError(f"gymnasium.wrappers has no {name}.{near} Name one of your own as module:Wrapper.") from error
+        raise UserError(f"gymnasium.wrappers has no {name}.{near} Name your own wrapper as module:Wrapper.") from error
 
 
 _N_IMAGE_AXES = 3
@@ -172,8 +172,8 @@ def _merged_images(space: spaces.Box, n_frames: int) -> tuple[spaces.Box, Change
         height, width, n_channels = frame if is_last else (*frame[1:], frame[0])
         most = (height if is_last else width - 1) // n_channels
         raise UserError(
-            f"frame_stack {n_frames} makes {n_frames * n_channels} channels of an image of {height} x {width} points, "
-            f"which cannot be told from its height or width; stack at most {most}."
+            f"frame_stack {n_frames} gives an image of {height} x {width} pixels {n_frames * n_channels} channels, "
+            f"which could be mistaken for its height or width; stack at most {most}."
         )
     return merged, change
 
@@ -213,7 +213,7 @@ def preprocessed(env: gymnasium.Env, env_id: str, *, training: bool) -> gymnasiu
 
 def not_atari(env_id: str) -> UserError:
     """The sentence on another environment."""
-    return UserError(f"--atari is for Atari games, such as ale_py:ALE/Pong-v5, but {env_id} is none; leave it out.")
+    return UserError(f"--atari is for Atari games, such as ale_py:ALE/Pong-v5, but {env_id} is not one; leave it out.")
 
 
 class _Lives(gymnasium.Wrapper):

@@ -121,12 +121,12 @@ def _with_version(name: str) -> str:
 
 def _hint(env_id: str) -> str:
     module, colon, name = env_id.rpartition(":")
-    registers = f"The module {module} is there, but does not register it. " if colon else ""
+    registers = f"The module {module} exists but does not register it. " if colon else ""
     if colon and (deeper := _module_that_registers(module, name)):
         return f"{registers}{deeper} does: {deeper}:{name}."
     if not colon:
         if old := _OLD_ATARI.fullmatch(name):
-            return _needs("ale_py", f"ALE/{old[1]}-v5") + " With --atari it is preprocessed as usual."
+            return _needs("ale_py", f"ALE/{old[1]}-v5") + " Add --atari for the usual preprocessing."
         for package, (_, beginnings) in _PACKAGES.items():
             if name.startswith(beginnings):
                 return _needs(package, name)
@@ -134,7 +134,7 @@ def _hint(env_id: str) -> str:
 
 
 def _needs(package: str, name: str) -> str:
-    return f"{_PACKAGES[package].install}, and name its module before a colon: {package}:{name}."
+    return f"{_PACKAGES[package].install}, then put its module before a colon: {package}:{name}."
 
 
 def _module_that_registers(package: str, name: str) -> str | None:

@@ -107,8 +107,8 @@ class RankContext:
         for rank, head in enumerate(heads):
             if head["what"] != what:
                 raise RanksDiffer(
-                    f"{self.name(self.rank).capitalize()} has come to {what}, but {self.name(rank)} to {head['what']}; "
-                    "start all ranks by the same command."
+                    f"{self.name(self.rank).capitalize()} has reached {what}, but {self.name(rank)} {head['what']}; "
+                    "start all ranks with the same command."
                 )
         return heads
 

@@ -65,7 +65,7 @@ def lost_ranks(codes: Sequence[int]) -> str:
     'Rank 1 was killed by SIGKILL'
     """
     causes = [_cause(rank, code) for rank, code in enumerate(codes) if code not in {0, RANK_LOST}]
-    return f"R{', '.join(causes)[1:]}" if causes else "The ranks lost each other"
+    return f"R{', '.join(causes)[1:]}" if causes else "The ranks lost contact"
 
 
 def _cause(rank: int, code: int) -> str:
@@ -133,11 +133,11 @@ class Launcher(ABC):
             lost = lost_ranks(ended)
             if restart < self._max_restarts:
                 self._say(
-                    f"{lost}. All {self._size} ranks start again from the last checkpoint "
+                    f"{lost}. Restarting all {self._size} ranks from the last checkpoint "
                     f"(restart {restart + 1} of {self._max_restarts})."
                 )
         most = counted(self._max_restarts, "restart")
-        self._say(f"{lost}, after {most}; --max-restarts allows no more. Resume the run once the cause is mended.")
+        self._say(f"{lost}, after {most}; --max-restarts allows no more. Resume the run once the cause is fixed.")
         return FAILED
 
     def pass_on(self, number: int) -> None:

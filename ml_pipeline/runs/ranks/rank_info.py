@@ -51,7 +51,7 @@ def rank_info(environment: Mapping[str, str]) -> RankInfo | None:
     rank, size = rank_and_size(environment)
     if not 0 <= rank < size:
         raise UserError(
-            f"RANK must be below WORLD_SIZE = {size}, but is {rank}; start ranks by torchrun or --n-processes, or "
+            f"RANK must be below WORLD_SIZE = {size}, but is {rank}; start ranks with torchrun or --n-processes, or "
             "unset both variables to train in one process."
         )
     here = local_size(environment)
@@ -79,7 +79,7 @@ def end_with_launcher() -> None:
     if launcher_of_this_rank() is not None:
         threading.Thread(target=_await_end_of_stdin, name="launcher", daemon=True).start()
     elif _launcher_is_gone():
-        raise UserError("The command that started this rank has ended, and so does the rank; start all ranks again.")
+        raise UserError("The command that started this rank has ended, so the rank ends too; start all ranks again.")
 
 
 def _launcher_is_gone() -> bool:

@@ -161,13 +161,13 @@ def ray_cluster() -> Iterator[ModuleType]:
     try:
         import ray
     except ImportError:
-        raise UserError(f'Training on a Ray cluster takes the extra "ray": {install_extra("ray")}') from None
+        raise UserError(f'Training on a Ray cluster needs the extra "ray": {install_extra("ray")}') from None
     try:
         ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"No Ray cluster answers ({in_one_line(error)}); start one by `ray start --head`, or name one in "
-            "RAY_ADDRESS. On one machine --n-processes alone needs none."
+            f"No Ray cluster answers ({in_one_line(error)}); start one with `ray start --head`, or name one in "
+            "RAY_ADDRESS. On one machine, --n-processes alone needs no cluster."
         ) from None
     try:
         yield ray
@@ -218,7 +218,7 @@ class RayLauncher(Launcher):
         if self._size < self._wanted:
             self._say(f"The Ray cluster has room for {counted(self._size, 'rank')} of {self._wanted}.")
         if seats[0].node != self._ray.get_runtime_context().get_node_id():
-            self._say(f"Rank 0 runs on {seats[0].address}, and writes the run folder there.")
+            self._say(f"Rank 0 runs on {seats[0].address} and writes the run folder there.")
         try:
             port = self._ray.get(seats[0].actor.free_port.remote())
         except self._ray.exceptions.RayError:
@@ -254,8 +254,8 @@ class RayLauncher(Launcher):
             self._release()
             if time.monotonic() > deadline + _ANSWER_S:
                 raise UserError(
-                    f"The Ray cluster has no room for a rank, which takes {_shown(self._bundle)}; free is "
-                    f"{_shown(self._ray.available_resources())}. Add machines, or end what runs there."
+                    f"The Ray cluster has no room for a rank, which needs {_shown(self._bundle)}; it has free "
+                    f"{_shown(self._ray.available_resources())}. Add machines, or end other jobs there."
                 )
             time.sleep(_PAUSE_S)
         raise Interrupted(self._signalled)

@@ -80,7 +80,7 @@ def left_run(ranks: RankContext, place: RankInfo, given: Path | None) -> LeftRun
     run = found[source]
     if source != 0 and (0 not in found or run.iterations > found[0].iterations):
         run = _brought(ranks, run, source, found.get(0))
-    ranks.first("the run folder", lambda: record_end_of_lost(run.folder, "Its ranks were lost, and start again."))
+    ranks.first("the run folder", lambda: record_end_of_lost(run.folder, "Its ranks were lost and restart."))
     return run
 
 

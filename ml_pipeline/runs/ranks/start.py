@@ -37,7 +37,7 @@ def start_of_ranks(flags: TrainFlags, ranks: RankContext, place: RankInfo) -> tu
     differ in settings, versions, the kind of device or data, and where anything cannot be used.
     """
     require_same_machines(ranks)
-    require_same(ranks, "the settings", _compared(flags), remedy="start all ranks by the same command.")
+    require_same(ranks, "the settings", _compared(flags), remedy="start all ranks with the same command.")
     folder = flags.given.get("checkpoint_dir")
     left = left_run(ranks, place, folder)
     start: TrainStart | None = None
@@ -84,15 +84,15 @@ def _start(flags: TrainFlags, ranks: RankContext, left: LeftRun | None) -> Train
 def _notice(flags: TrainFlags, ranks: RankContext, start: TrainStart, left: LeftRun | None) -> str:
     sentences = []
     if left is not None and left.checkpoint is not None:
-        sentences.append(f"The {ranks.size} processes go on with the run that was left in {left.folder}.")
+        sentences.append(f"The {ranks.size} processes resume the run that was left in {left.folder}.")
     elif start.checkpoint is None and start.config.ppo.normalize_obs and "normalize_update" not in flags.given:
         sentences.append(
-            "Several processes update the statistics of observations after each rollout; one process has the same "
+            "Several processes update observation statistics after each rollout; one process gets the same "
             "weights with --normalize-update rollout."
         )
     n_processes = flags.given.get("n_processes", ranks.size)
     if n_processes != ranks.size:
-        sentences.append(f"--n-processes is {n_processes}, but {ranks.size} were started, and these count.")
+        sentences.append(f"--n-processes is {n_processes}, but {ranks.size} were started; using {ranks.size}.")
     return " ".join(sentences)
 
 

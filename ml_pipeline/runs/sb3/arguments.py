@@ -48,9 +48,9 @@ _SCHEDULES = ("constant", "linear", "cosine")
 # Arguments that a run sets itself, and how a user says the same.
 _RESERVED = {
     "policy": "it follows from the observations",
-    "env": "say env_id, or leave it to trading",
-    "seed": "say seed",
-    "device": "say device",
+    "env": "set env_id, or leave it out for trading",
+    "seed": "set seed",
+    "device": "set device",
     "verbose": "the run prints its progress",
     "tensorboard_log": "the run writes its own metrics",
     "_init_setup_model": "leave it out",
@@ -71,7 +71,7 @@ def algorithm_class(name: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"{name} is an algorithm of {traits.package}, which is not installed; "
-            f"{traits.install_command}, or train by {OWN}."
+            f"{traits.install_command}, or train with {OWN}."
         ) from error
 
 
@@ -123,21 +123,21 @@ def check_arguments(run: RunConfig, ppo: PPOConfig) -> None:
         if each.name not in {*shared, *_FOR_ALL} and value != each.default:
             has = each.name in parameters
             remedy = (
-                f"give its own in algorithm_kwargs, such as '{{\"{each.name}\": {written(value)}}}'"
+                f"set its own in algorithm_kwargs, such as '{{\"{each.name}\": {written(value)}}}'"
                 if has
                 else "leave it out"
             )
             raise UserError(f"{each.name} is a setting of PPO that {run.algorithm} does not have; {remedy}.")
     for name in SCHEDULED:
         if callable(getattr(ppo, name)):
-            raise UserError(f"{name} is a function, which is for PPO; with {run.algorithm} give a number.")
+            raise UserError(f"{name} is a function, which is for PPO; with {run.algorithm} use a number.")
     if ppo.learning_rate_schedule not in _SCHEDULES:
         raise UserError(
-            f"learning_rate_schedule {ppo.learning_rate_schedule} is for PPO; with {run.algorithm} say one of "
+            f"learning_rate_schedule {ppo.learning_rate_schedule} is for PPO; with {run.algorithm} use one of "
             f"{', '.join(_SCHEDULES)}."
         )
     if run.vec_env == "batched":
-        raise UserError(f'vec_env "batched" is for PPO; with {run.algorithm} say "parallel" or "serial".')
+        raise UserError(f'vec_env "batched" is for PPO; with {run.algorithm} use "parallel" or "serial".')
     for name, value in run.algorithm_kwargs.items():
         _check_argument(run.algorithm, name, value, parameters, {theirs: ours for ours, theirs in shared.items()})
     _check_policy_kwargs(run, ppo, algorithm)
@@ -223,7 +223,7 @@ def _check_argument(
     if name in _RESERVED:
         raise UserError(f"algorithm_kwargs has {name}, which the run sets itself; {_RESERVED[name]}.")
     if name in shared:
-        raise UserError(f"algorithm_kwargs has {name}, which is a setting of its own; say {shared[name]} {value}.")
+        raise UserError(f"algorithm_kwargs has {name}, which has a setting of its own; set {shared[name]} to {value}.")
     if name not in parameters:
         known = {*parameters} - {"self", *_RESERVED, *shared}
         raise UserError(f'algorithm_kwargs: {algorithm} has no argument "{name}". {nearest(name, known)}')
@@ -238,7 +238,7 @@ def _check_argument(
             and isinstance(value[0], int)
             and value[1] in ("step", "episode")
         )
-        expected, fits = 'a whole number or such as [1, "episode"]', pair or (isinstance(value, Integral) and is_number)
+        expected, fits = 'a whole number or like [1, "episode"]', pair or (isinstance(value, Integral) and is_number)
     elif isinstance(default, bool):
         expected, fits = "true or false", isinstance(value, bool)
     elif isinstance(default, int) and name not in _NO_COUNTS:
@@ -258,7 +258,7 @@ def _check_policy_kwargs(run: RunConfig, ppo: PPOConfig, algorithm: Any) -> None
     if given is None:
         return
     if not isinstance(given, Mapping):
-        raise UserError(f"algorithm_kwargs: policy_kwargs must give values by name, but got {given!r}.")
+        raise UserError(f"algorithm_kwargs: policy_kwargs must be a mapping, but got {given!r}.")
     known = {*inspect.signature(algorithm.policy_aliases["MlpPolicy"].__init__).parameters} - {"self"}
     for name in given:
         if name not in known:

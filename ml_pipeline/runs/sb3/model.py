@@ -95,17 +95,17 @@ def check_spaces(algorithm: str, observation_space: spaces.Space, action_space: 
     check_actions(algorithm, type(action_space).__name__, space_name(action_space))
     if isinstance(action_space, spaces.Discrete) and action_space.start != 0:
         raise UserError(
-            f"{algorithm} is for actions from 0 on, but they begin at {action_space.start}; train by {OWN}."
+            f"{algorithm} needs actions that start at 0, but these start at {action_space.start}; train with {OWN}."
         )
     parts = observation_space.spaces if isinstance(observation_space, spaces.Dict) else {}
     if ACTION_MASK in parts:
-        raise UserError(f"{algorithm} knows no action masks, but the environment has one; train by {OWN}, which does.")
+        raise UserError(f"{algorithm} has no action masks, but the environment has one; train with {OWN}, which does.")
     if isinstance(observation_space, spaces.Tuple) or any(
         isinstance(each, spaces.Dict | spaces.Tuple) for each in parts.values()
     ):
         raise UserError(
-            f"{algorithm} takes no observations within observations, but they are {space_name(observation_space)}; "
-            f"train by {OWN}, which does."
+            f"{algorithm} takes no nested observations, but got {space_name(observation_space)}; train with {OWN}, "
+            "which does."
         )
 
 
@@ -148,7 +148,7 @@ def _normalized(envs: VecEnv, ppo: PPOConfig) -> VecNormalize:
     """Stable-Baselines3's own normalization by running statistics."""
     if ppo.normalize_obs and not isinstance(envs.observation_space, spaces.Box):
         raise UserError(
-            "normalize_obs with Stable-Baselines3's algorithms is for observations of one Box, but they are "
+            "normalize_obs with Stable-Baselines3's algorithms needs observations of one Box, but got "
             f"{space_name(envs.observation_space)}; switch it off."
         )
     return VecNormalize(

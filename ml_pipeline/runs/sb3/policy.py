@@ -54,7 +54,7 @@ class SB3Policy:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over saved weights. Raises UserError if they are of another algorithm."""
         if state["algorithm"] != self.algorithm:
-            raise UserError(f"The saved policy is of {state['algorithm']}, but here it is {self.algorithm}.")
+            raise UserError(f"The saved policy is of {state['algorithm']}, but this one is of {self.algorithm}.")
         self.model.policy.load_state_dict(state["network"])
         normalizer, saved = self.model.get_vec_normalize_env(), state["normalizer"]
         if normalizer is not None and saved is not None:

@@ -106,8 +106,8 @@ class SB3Trainer:
         """
         if not _training.acquire(blocking=False):
             raise UserError(
-                "Another thread trains by Stable-Baselines3 in this process, and both would draw from the same random "
-                "generators; train in processes of their own."
+                "Another thread of this process trains with Stable-Baselines3, and both would use the same random "
+                "generators; train in separate processes."
             )
         try:
             n_weights = sum(weights.numel() for weights in self._model.policy.parameters())
@@ -136,7 +136,7 @@ class SB3Trainer:
 
         "replay" is the memory of transitions, as views that are valid until the next step; None where there is none.
         """
-        environments, missing = None, "the run was stopped within a rollout, which is given up."
+        environments, missing = None, "the run was stopped during a rollout, which is discarded."
         if self._model._last_obs is None:
             missing = "no step was taken yet."
         elif not self._cut_short:
@@ -173,7 +173,7 @@ class SB3Trainer:
         if state.get("replay") is not None:
             load_replay_state(self._model, state["replay"])
         elif not self._on_policy and self.global_step:
-            self.notices += ("The memory of transitions begins empty, for this checkpoint does not hold it.",)
+            self.notices += ("The replay buffer starts empty because this checkpoint does not hold it.",)
 
     def _learn(self, between: "_Between") -> None:
         if self.finished or self._stop_requested:

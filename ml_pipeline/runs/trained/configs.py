@@ -117,9 +117,9 @@ def parse_backtest(argv: Sequence[str], *, prog: str, description: str = "") -> 
         named = Path(argv[0])
         how = f"--config {named}" if named.is_file() or _version_of(named) is not None else None
         raise UserError(
-            f"A backtest takes no path alone; say {how}."
+            f"A backtest takes no bare path; use {how}."
             if how
-            else f"A backtest is of a settings file, by --config FILE; evaluate the run {named} by "
+            else f"A backtest takes a settings file, with --config FILE; evaluate the run {named} with "
             f"`ml-pipeline evaluate {named}`."
         )
     flags = read_flags(argv, BacktestCommandLine, prog=prog, description=description)
@@ -127,7 +127,7 @@ def parse_backtest(argv: Sequence[str], *, prog: str, description: str = "") -> 
     file = flags.pop("config", None)
     if file is None:
         raise UserError(
-            "A backtest needs --config, the settings file of a training; evaluate a run that you can name by "
+            "A backtest needs --config, the settings file of a training; to evaluate a given run, use "
             "`ml-pipeline evaluate RUN`."
         )
     run, notice = _run_of(file)
@@ -140,7 +140,7 @@ def _run_of(file: Path) -> tuple[Path, str | None]:
     settings = read_train_settings(file if version is None else version / SETTINGS_FILE)
     if settings.get("env_id") is not None:
         raise UserError(
-            f"{file} is about {settings['env_id']}, and a backtest is of trading; name its run by "
+            f"{file} is for {settings['env_id']}, but a backtest is for trading; evaluate its run with "
             "`ml-pipeline evaluate RUN`."
         )
     if version is not None:
@@ -194,7 +194,7 @@ class EnjoyConfig:
         if self.render is not None:
             check_choice("render", self.render, get_args(Render))
         if self.render is not None and self.video is not None:
-            raise UserError("--render shows the frames and --video records them; leave one of the two out.")
+            raise UserError("--render shows the frames and --video records them; leave one of them out.")
 
 
 @dataclass(frozen=True, kw_only=True)

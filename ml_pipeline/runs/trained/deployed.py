@@ -83,7 +83,7 @@ def current_number(model: Path) -> int | None:
     number = version_number(named)
     if number is None:
         raise UserError(
-            f'{path} names "{named[:_MOST_BYTES]}", which is no version; name one by `ml-pipeline rollback '
+            f'{path} names "{named[:_MOST_BYTES]}", which is not a version; choose one with `ml-pipeline rollback '
             f"{path.absolute().parent.name} --to vN`."
         )
     return number
@@ -116,7 +116,7 @@ def _resolved_current(path: Path) -> Path:
     version = path_inside(path.parent, named)
     if version is None or not version.is_dir():
         raise UserError(
-            f"{path} names {named}, which is not there: it was deleted. Return to another version by `ml-pipeline "
+            f"{path} names {named}, which does not exist: it was deleted. Return to another version with `ml-pipeline "
             f"rollback {path.absolute().parent.name}`."
         )
     return version

@@ -121,9 +121,9 @@ class VideoFile:
         array = np.asarray(frame)
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
             what = type(frame).__name__ if frame is None else f"{array.dtype} {array.shape}"
-            raise UserError(f"render() must give frames of uint8 (height, width, 3) for a video, but gave {what}.")
+            raise UserError(f"render() must return uint8 frames (height, width, 3) for a video, but returned {what}.")
         if self._shape not in (None, array.shape):
-            raise UserError(f"Frames of a video must be of one size, but after {self._shape} came {array.shape}.")
+            raise UserError(f"Frames of a video must have one size, but after {self._shape} came {array.shape}.")
         self._shape = array.shape
         try:
             self._writer.append(np.ascontiguousarray(array))
@@ -164,7 +164,7 @@ class _Mp4:
         except ModuleNotFoundError as error:
             raise UserError(
                 f"An .mp4 needs PyAV, which is not installed; {install_extra('video')}, or record a .gif, which "
-                "needs nothing more."
+                "needs no extra."
             ) from error
         self._container = av.open(str(path), "w", format="mp4")
         self._fps = Fraction(fps).limit_denominator(1000)

@@ -59,8 +59,8 @@ def export_checkpoint(export: ExportConfig) -> ExportResult:
     config, saved = load_run(export.checkpoint)
     if config.run.algorithm != OWN:
         raise UserError(
-            f"The policy in {export.checkpoint} was trained by {config.run.algorithm}, and only policies of {OWN} are "
-            "exported; let it act by load_policy, whose `model` is Stable-Baselines3's own, with its save()."
+            f"The policy in {export.checkpoint} was trained with {config.run.algorithm}, but only {OWN} policies can "
+            "be exported; use load_policy, whose `model` is Stable-Baselines3's own, with its save()."
         )
     config = replace(config, ppo=replace(config.ppo, bfloat16=False))  # files are float32
     # In the market it was trained on: the test split stays closed.
@@ -88,7 +88,7 @@ def export_policy(policy: Policy, env: gymnasium.Env, path: Path, file_format: F
             _prove(run, portable, policy, episode, "recorded")
         unproven.replace(path)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}; choose another by --output.") from error
+        raise UserError(f"{path} cannot be written: {error.strerror}; choose another with --output.") from error
     finally:
         unproven.unlink(missing_ok=True)
     return portable
@@ -126,7 +126,7 @@ def _write_onnx(portable: PortablePolicy, path: Path, meaning: Mapping[str, str]
         import onnxscript  # noqa: F401  # what torch writes by
     except ModuleNotFoundError as error:
         raise UserError(
-            f"--format onnx needs {error.name}, which is not installed; {install_extra('onnx')}, or say --format torch."
+            f"--format onnx needs {error.name}, which is not installed; {install_extra('onnx')}, or use --format torch."
         ) from error
     with _quiet():
         program = torch.onnx.export(
@@ -218,8 +218,8 @@ def _prove(run: Program, portable: PortablePolicy, policy: Policy, episode: Sequ
         for ours, theirs in zip([*_parts(likeliest), parameters], outputs, strict=True):
             if ours.dtype != theirs.dtype or ours.shape != theirs.shape or not _near(ours, theirs):
                 raise ParityFailed(
-                    f"The written file would act otherwise than the policy: on {what} observations it gives "
-                    f"{theirs.tolist()} where the policy has {ours.tolist()}. Nothing was kept."
+                    f"The exported file does not match the policy: on {what} observations it gives "
+                    f"{theirs.tolist()}, but the policy gives {ours.tolist()}. Nothing was kept."
                 )
 
 

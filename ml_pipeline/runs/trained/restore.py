@@ -33,7 +33,7 @@ def find_policy(path: str | Path) -> Path:
     path = resolved(Path(path).expanduser())
     if path.name == CURRENT and not os.path.lexists(path):
         raise UserError(
-            f"There is no {path}: nothing is deployed there. Deploy the winner of a study by `ml-pipeline promote "
+            f"There is no {path}: nothing is deployed there. Deploy the winner of a study with `ml-pipeline promote "
             "STUDY`, or name a run, such as checkpoints/RUN."
         )
     if not path.is_dir():
@@ -110,7 +110,7 @@ def make_saved_env(
     if run.env_id is not None:
         return GymTask.of(run).evaluation_env(render_mode=render_mode)
     if render_mode == "human":
-        raise UserError("A market has no window to be shown in; record it instead, such as by --video run.mp4.")
+        raise UserError("A market cannot be shown in a window; record it instead, such as with --video run.mp4.")
     task = TradingTask.from_state(task_state, config.trading, run.seed)
     if split in LOOKED_AT:
         record_look(Look("enjoy"), task.fingerprints)

@@ -71,7 +71,7 @@ class EnvScaling:
         """
         if not isinstance(self.envs, ParallelEnv):
             return []
-        replaced = "Another took its place; the episodes that it lost count as truncated."
+        replaced = "Another replaced it; its lost episodes count as truncated."
         first = rows_of(self._ranks.rank, self._ranks.size, self.n_envs).start
         failures = self.envs.take_failures(first_env=first, n_envs=self.n_envs)
         return [*(f"{failure} {replaced}" for failure in failures), *self.envs.take_notices()]
@@ -136,7 +136,7 @@ class EnvScaling:
         if not isinstance(trainer, ChangesEnvs):
             raise UserError(f"{type(trainer).__name__} cannot change the number of environments while it trains.")
         if self._handed_in:
-            raise UserError("The environments were handed in, so that there are no others to go on in.")
+            raise UserError("The environments were passed in, so their number cannot change.")
         if isinstance(self.envs, ParallelEnv):
             self.envs.check_reported()
         before, n_workers = self.n_envs, n_workers_of(self.envs)
@@ -160,15 +160,15 @@ class EnvScaling:
         return self._ranks.each("its environments", make)
 
     def _told(self, before: int, n_envs: int, missing: str) -> str:
-        done = f"{counted(n_envs, 'environment')} in place of {before}."
+        done = f"{counted(n_envs, 'environment')} instead of {before}."
         if n_envs < before:
             done += f" The unfinished {_episodes(before - n_envs)} of the last {before - n_envs} end as truncated."
         if missing and missing != self._said_missing:
             self._said_missing = missing
-            done += f" All environments begin new episodes: {missing.rstrip('.')}."
+            done += f" All environments start new episodes: {missing.rstrip('.')}."
         n_workers = self.config.run.n_workers
         if isinstance(n_workers, int) and n_workers > n_envs:
-            done += f" n_workers is {n_workers}, but an environment has one worker at most: now {n_envs}."
+            done += f" n_workers is {n_workers}, but each environment has at most one worker: now {n_envs}."
         return done
 
 

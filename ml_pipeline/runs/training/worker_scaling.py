@@ -138,17 +138,17 @@ class WorkerScaling:
         self._failures += 1
         if isinstance(error, StateNotAvailable) or self._failures >= _MOST_FAILURES:
             self._dynamic = False
-            self._say(f"From here on {in_words(envs)}, whatever the load of the machine: {error}")
+            self._say(f"Staying with {in_words(envs)}, whatever the load of the machine: {error}")
         else:
-            self._say(f"Still {in_words(envs)}, since no others could be had: {error}")
+            self._say(f"Still {in_words(envs)}; no others could be started: {error}")
 
 
 def in_words(envs: ParallelEnv) -> str:
     """Who steps the environments, as part of a sentence."""
     if not envs.num_workers:
-        return "no workers, but the trainer's process alone"
+        return "no workers, only the trainer's process"
     workers = counted(envs.num_workers, "worker")
-    return f"{workers} beside the trainer's process" if envs.steps_here else workers
+    return f"{workers} and the trainer's process" if envs.steps_here else workers
 
 
 def _rescale_to(envs: ParallelEnv, division: Division) -> None:
@@ -164,8 +164,8 @@ def _check_memory(envs: ParallelEnv, n_workers: int) -> None:
     needed, free = n_workers * max(sizes), psutil.virtual_memory().available
     if needed > free:
         raise UserError(
-            f"{counted(n_workers, 'worker')} would need {needed / 1e6:,.0f} MB beside those that they replace, but "
-            f"{free / 1e6:,.0f} MB are free; ask for fewer."
+            f"{counted(n_workers, 'worker')} would need {needed / 1e6:,.0f} MB in addition to those that they replace, but "
+            f"{free / 1e6:,.0f} MB are free; request fewer."
         )
 
 

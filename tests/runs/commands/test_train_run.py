@@ -13,6 +13,6 @@ def test_a_run_that_is_refused_says_nothing_before(tmp_path, capsys):
     (tmp_path / "latest.pt").touch()
     config = config_of(tmp_path)
     start = TrainStart(config=config, checkpoint=None, notice="Several processes do it so.")
-    with pytest.raises(UserError, match="holds a run already"):
+    with pytest.raises(UserError, match="already holds a run"):
         train_run(start, make_task(config), TypedCommand("train", ["train"]))
     assert capsys.readouterr().out == ""

@@ -110,7 +110,7 @@ def test_what_is_no_game_is_one_sentence():
     with pytest.raises(UserError) as told:
         reports_mask_at_reset(GymEnv(env_id="CartPole-v1", atari=True), seed=0)
     assert str(told.value) == (
-        "--atari is for Atari games, such as ale_py:ALE/Pong-v5, but CartPole-v1 is none; leave it out."
+        "--atari is for Atari games, such as ale_py:ALE/Pong-v5, but CartPole-v1 is not one; leave it out."
     )
 
 

@@ -106,7 +106,7 @@ def test_sys_exit_where_no_process_starts_is_told_as_well(monkeypatch):
         raise OSError("no more processes")
 
     monkeypatch.setattr("ml_pipeline.runs.gym_task.run_in_process", refuse)
-    assert told_of("sys.exit", "reset") == "Mortal-v0 ends the program by sys.exit(3) in its first reset()."
+    assert told_of("sys.exit", "reset") == "Mortal-v0 calls sys.exit(3) in its first reset()."
 
 
 SMALL = ["--n-steps", "8", "--minibatch-size", "8", "--iterations", "1", "--n-workers", "0"]

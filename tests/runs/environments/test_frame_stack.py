@@ -92,7 +92,7 @@ def test_colour_frames_are_channels_of_one_image(shape, merged, first_point):
 )
 def test_more_channels_than_an_image_can_have_are_refused(shape, n_frames, most):
     space = spaces.Box(0, 255, shape, np.uint8)
-    with pytest.raises(UserError, match=rf"frame_stack {n_frames} makes .*; stack at most {most}\.") as told:
+    with pytest.raises(UserError, match=rf"frame_stack {n_frames} gives .*; stack at most {most}\.") as told:
         stacked(Clock(space), n_frames)
     assert "\n" not in str(told.value)
     channels = n_frames * (3 if len(shape) == 3 else 1)

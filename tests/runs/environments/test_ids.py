@@ -26,7 +26,7 @@ def test_a_module_of_the_package_that_registers_the_id_is_named(tmp_path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     try:
         assert told_of("gardens:gardens/Rose-v0") == (
-            'There is no environment "gardens:gardens/Rose-v0". The module gardens is there, but does not register it. '
+            'There is no environment "gardens:gardens/Rose-v0". The module gardens exists but does not register it. '
             "gardens.envs does: gardens.envs:gardens/Rose-v0."
         )
     finally:
@@ -38,17 +38,17 @@ def test_a_module_of_the_package_that_registers_the_id_is_named(tmp_path, monkey
     [
         (
             "ALE/Pong-v5",
-            'There is no environment "ALE/Pong-v5". pip install ale-py opencv-python-headless, and name its module '
+            'There is no environment "ALE/Pong-v5". pip install ale-py opencv-python-headless, then put its module '
             "before a colon: ale_py:ALE/Pong-v5.",
         ),
         (
             "BreakoutNoFrameskip-v4",
-            'There is no environment "BreakoutNoFrameskip-v4". pip install ale-py opencv-python-headless, and name '
-            "its module before a colon: ale_py:ALE/Breakout-v5. With --atari it is preprocessed as usual.",
+            'There is no environment "BreakoutNoFrameskip-v4". pip install ale-py opencv-python-headless, then put '
+            "its module before a colon: ale_py:ALE/Breakout-v5. Add --atari for the usual preprocessing.",
         ),
         (
             "MiniGrid-Empty-5x5-v0",
-            'There is no environment "MiniGrid-Empty-5x5-v0". pip install minigrid, and name its module before a '
+            'There is no environment "MiniGrid-Empty-5x5-v0". pip install minigrid, then put its module before a '
             "colon: minigrid:MiniGrid-Empty-5x5-v0.",
         ),
         ("CartPole-v9", 'There is no environment "CartPole-v9". Did you mean "CartPole-v1", "CartPole-v0"'),

@@ -54,7 +54,7 @@ def test_a_wrapper_of_gymnasium_goes_by_its_name_alone(env):
     [
         (
             "FlattenObservations",
-            'gymnasium.wrappers has no FlattenObservations. Did you mean "FlattenObservation"? Name one of your own '
+            'gymnasium.wrappers has no FlattenObservations. Did you mean "FlattenObservation"? Name your own wrapper '
             "as module:Wrapper.",
         ),
         (
@@ -73,8 +73,9 @@ def test_a_wrapper_of_gymnasium_goes_by_its_name_alone(env):
         ),
         (
             "TimeLimit",
-            "The wrapper TimeLimit needs more than the environment (TimeLimit.__init__() missing 1 required positional "
-            "argument: 'max_episode_steps'); name a function of your own, my_project:wrap, that calls it with them.",
+            "The wrapper TimeLimit needs more arguments than the environment (TimeLimit.__init__() missing 1 required "
+            "positional argument: 'max_episode_steps'); name a function of your own, such as my_project:wrap, that "
+            "passes them.",
         ),
         (
             "wrappers_of_mine:broken",

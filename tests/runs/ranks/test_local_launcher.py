@@ -83,7 +83,7 @@ if restart == 0 and rank == 1:
 sys.exit(75 if restart == 0 else 0)
 """
     assert run(tmp_path, code, max_restarts=3, said=said) == 0
-    assert said == ["Rank 1 was killed by SIGKILL. All 2 ranks start again from the last checkpoint (restart 1 of 3)."]
+    assert said == ["Rank 1 was killed by SIGKILL. All 2 ranks from the last checkpoint (restart 1 of 3)."]
     assert {path.name for path in tmp_path.iterdir()} == {"0-0", "1-0", "0-1", "1-1"}
 
 
@@ -98,7 +98,7 @@ def test_restarts_are_counted(tmp_path):
     said = []
     assert run(tmp_path, "note(f'{rank}-{restart}'); sys.exit(75)", max_restarts=2, said=said) == 1
     assert len(list(tmp_path.iterdir())) == 6
-    assert said[-1].startswith("The ranks lost each other, after 2 restarts; --max-restarts allows no more.")
+    assert said[-1].startswith("The ranks lost contact, after 2 restarts; --max-restarts allows no more.")
 
 
 def test_a_rank_that_hangs_while_another_has_ended_badly_is_killed(tmp_path):

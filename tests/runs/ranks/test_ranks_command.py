@@ -113,7 +113,7 @@ def test_under_torchrun_a_killed_rank_starts_all_again_with_the_same_bits(tmp_pa
         os.kill(first[1], signal.SIGKILL)
         output, _ = started.communicate(timeout=300)
     assert started.returncode == 0, output
-    assert "go on with the run that was left" in output
+    assert "resume the run that was left" in output
     assert not set(first) & set(members_of(folder))
     run([*TRAIN, *settings, tmp_path / "alone"])
     assert learned(folder) == learned(tmp_path / "alone")
@@ -195,11 +195,11 @@ def test_a_first_rank_that_is_killed_while_it_saves_leaves_the_checkpoint_before
     settings = ["--env-id", "saving:Whole-v0", *SMALL[2:], "--checkpoint-interval", "1", "--iterations", "5"]
     folder = tmp_path / "killed"
     with training(*settings, "--n-processes", 2, "--checkpoint-dir", folder, cwd=tmp_path) as started:
-        seen = [line for line in started.stdout if "was killed" in line or "Going on after" in line]
+        seen = [line for line in started.stdout if "was killed" in line or "Resuming after" in line]
         output, _ = started.communicate(timeout=100)
     assert started.returncode == 0, output
-    assert "Rank 0 was killed by SIGKILL. All 2 ranks start again" in seen[0]
-    assert seen[1:] == ["Going on after iteration 1, step 160.\n"]  # the first checkpoint is of the beginning
+    assert "Rank 0 was killed by SIGKILL. Restarting all 2 ranks" in seen[0]
+    assert seen[1:] == ["Resuming after iteration 1, step 160.\n"]  # the first checkpoint is of the beginning
     run([*TRAIN, *settings, "--checkpoint-dir", tmp_path / "whole"], cwd=tmp_path)
     assert learned(folder) == learned(tmp_path / "whole")
     assert not list(folder.glob("*.tmp"))

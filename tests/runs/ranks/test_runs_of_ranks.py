@@ -230,7 +230,7 @@ def test_a_folder_that_holds_a_run_is_refused_on_all_ranks(server, tmp_path):
         return refusal(group, tmp_path)
 
     (told,) = set(server.values(refused, 2))
-    assert told.startswith(f"{tmp_path} holds a run already; go on with it by --resume")
+    assert told.startswith(f"{tmp_path} already holds a run; continue it with --resume")
 
 
 def asked(group, folder, requests):

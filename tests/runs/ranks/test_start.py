@@ -50,7 +50,7 @@ def test_other_settings_are_named(server, own, sentence):
     told = server.values(started, 2, ARGUMENTS, own)
     assert len(set(told)) == 1
     without_hosts = re.sub(r"\(\S+, process \d+\)", "(HOST)", told[0])
-    assert without_hosts == f"Ranks must agree on {sentence}; start all ranks by the same command."
+    assert without_hosts == f"Ranks must agree on {sentence}; start all ranks with the same command."
 
 
 def test_other_versions_are_named(server):

@@ -53,7 +53,7 @@ def test_an_argument_with_a_setting_of_its_own_becomes_that():
         ({"algorithm": "DQM"}, 'algorithm must be one of PPO, .*, but got "DQM". Did you mean "DQN"?'),
         ({"algorithm_kwargs": {"tau": 1}}, "algorithm_kwargs are for the algorithms of Stable-Baselines3"),
         ({"clip_range": 0.3}, "clip_range is a setting of PPO that DQN does not have; leave it out"),
-        ({"learning_rate": lambda left: 1e-3 * left}, "learning_rate is a function, which is for PPO; with DQN give a"),
+        ({"learning_rate": lambda left: 1e-3 * left}, "learning_rate is a function, which is for PPO; with DQN use a"),
         ({"memory": "gru"}, "memory is a setting of PPO that DQN does not have"),
         ({"algorithm": "SAC", "ent_coef": 0.1}, r'algorithm_kwargs, such as \'{"ent_coef": 0.1}\''),
         ({"learning_rate_schedule": "adaptive", "target_kl": 0.1}, "target_kl is a setting of PPO|adaptive is for PPO"),
@@ -66,8 +66,8 @@ def test_an_argument_with_a_setting_of_its_own_becomes_that():
         ({"algorithm_kwargs": {"buffer_size": -5}}, "a whole number of at least 0, but got -5"),
         ({"algorithm_kwargs": {"tau": "much"}}, "tau of DQN must be a number, but got 'much'"),
         ({"algorithm_kwargs": {"optimize_memory_usage": 1}}, "must be true or false, but got 1"),
-        ({"algorithm_kwargs": {"train_freq": [1, "day"]}}, "train_freq of DQN must be a whole number or such as"),
-        ({"algorithm_kwargs": {"seed": 1}}, "has seed, which the run sets itself; say seed"),
+        ({"algorithm_kwargs": {"train_freq": [1, "day"]}}, "train_freq of DQN must be a whole number or like"),
+        ({"algorithm_kwargs": {"seed": 1}}, "has seed, which the run sets itself; set seed"),
         ({"algorithm_kwargs": {"replay_buffer_class": "X"}}, "settings cannot name a class"),
         ({"gamma": 0.9, "algorithm_kwargs": {"gamma": 0.8}}, "gamma is 0.9, but algorithm_kwargs has gamma 0.8"),
         (
@@ -75,7 +75,7 @@ def test_an_argument_with_a_setting_of_its_own_becomes_that():
             '"net_arhc". Did you mean "net_arch"?',
         ),
         ({"algorithm_kwargs": {"policy_kwargs": {"activation_fn": "x"}}}, "activation_fn must be one of tanh, relu"),
-        ({"algorithm_kwargs": {"policy_kwargs": 3}}, "policy_kwargs must give values by name, but got 3"),
+        ({"algorithm_kwargs": {"policy_kwargs": 3}}, "policy_kwargs must be a mapping, but got 3"),
         (
             {"hidden_sizes": (8,), "algorithm_kwargs": {"policy_kwargs": {"net_arch": [8]}}},
             "Layers are given twice, as hidden_sizes and as net_arch",
@@ -93,7 +93,7 @@ def test_what_the_algorithm_does_not_have_is_a_sentence(settings, sentence):
 
 
 def test_in_python_every_value_counts_as_given():
-    with pytest.raises(UserError, match="algorithm_kwargs has gamma, which is a setting of its own"):
+    with pytest.raises(UserError, match="algorithm_kwargs has gamma, which has a setting of its own"):
         TrainConfig(run=RunConfig(algorithm="DQN", algorithm_kwargs={"gamma": 0.5}))
     assert TrainConfig(run=RunConfig(algorithm="DQN"), ppo=PPOConfig()).ppo.learning_rate == 3e-4
 

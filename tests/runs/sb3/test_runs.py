@@ -101,7 +101,7 @@ def test_a_stopped_run_resumes_bit_for_bit(tmp_path):
     config = resumed_config(latest, {"algorithm_kwargs": {"learning_starts": 50}})
     said = Said()
     assert Run(config, make_task(config), checkpoint=latest, listener=said).train().status == "finished"
-    assert "Going on after iteration 2, step 200." in said.sentences
+    assert "Resuming after iteration 2, step 200." in said.sentences
     assert not any("new episodes" in sentence or "memory" in sentence for sentence in said.sentences)
     assert same(weights(latest), weights(tmp_path / "whole" / "latest.pt"))
     runs = [(tmp_path / name / "monitor.csv").read_text().splitlines()[1:] for name in ("run", "whole")]
@@ -127,7 +127,7 @@ def test_the_best_checkpoint_is_small_and_resumes_with_an_empty_memory(tmp_path)
     said = Said()
     assert Run(config, make_task(config), checkpoint=best, listener=said).train().status == "finished"
     step = load_checkpoint(best)["trainer"]["global_step"]
-    assert any("memory of transitions begins empty" in sentence for sentence in said.sentences) == (step < 600)
+    assert any("replay buffer starts empty" in sentence for sentence in said.sentences) == (step < 600)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_loading_a_policy_leaves_the_global_generators_alone(tmp_path):
 @pytest.mark.slow
 def test_a_policy_of_another_library_is_not_exported(tmp_path):
     run_in(tmp_path / "run").train()
-    with pytest.raises(UserError, match="was trained by DQN, and only policies of PPO are exported"):
+    with pytest.raises(UserError, match="was trained with DQN, but only PPO policies can be exported"):
         export_checkpoint(ExportConfig(checkpoint=tmp_path / "run", output=tmp_path / "policy.onnx"))
 
 

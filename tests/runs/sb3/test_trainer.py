@@ -182,7 +182,7 @@ def test_a_stop_within_a_long_rollout_gives_it_up(make):
     assert (len(calls), trainer.global_step, hash_of(trainer.policy)) == (3, 0, before)
     state = trainer.state_dict()
     assert state["environments"] is None
-    assert "within a rollout" in state["environments_missing"]
+    assert "during a rollout" in state["environments_missing"]
     del trainer._envs.step_wait
     trainer.train(progress=False)
     assert trainer.finished
@@ -194,7 +194,7 @@ def test_without_its_memory_a_training_goes_on_with_an_empty_one(make):
     state = {name: part for name, part in stopped.state_dict().items() if name != "replay"}
     again = make(DQN)
     again.load_state_dict(state)
-    assert "memory of transitions begins empty" in again.notices[0]
+    assert "replay buffer starts empty" in again.notices[0]
     again.train(progress=False)
     assert again.finished
 
@@ -227,7 +227,7 @@ def test_one_at_a_time_trains_in_a_process(make):
     other = make(DQN)
 
     def train_another(trainer, statistics):
-        with pytest.raises(UserError, match="train in processes of their own"):
+        with pytest.raises(UserError, match="train in separate processes"):
             other.train(progress=False)
 
     make(DQN).train(after_iteration=train_another, progress=False)

@@ -67,7 +67,7 @@ def test_it_trades_the_newest_run_of_the_file_on_bars_that_it_has_not_seen(file,
 
 
 def test_without_a_run_it_says_what_to_do(file):
-    with pytest.raises(UserError, match=r"No run was started with .*; train one by `ml-pipeline train --config .*`,"):
+    with pytest.raises(UserError, match=r"No run was started with .*; train one with `ml-pipeline train --config .*`,"):
         parsed("--config", file)
 
 
@@ -108,7 +108,9 @@ def test_a_run_that_cannot_be_read_leaves_a_way_to_go_on(file, tmp_path):
     broken = tmp_path / "checkpoints" / "broken" / "latest.pt"
     broken.parent.mkdir()
     broken.write_bytes(b"cut short")
-    with pytest.raises(UserError, match=r"cannot be read .* Name the run to backtest by `ml-pipeline evaluate RUN`\."):
+    with pytest.raises(
+        UserError, match=r"cannot be read .* To choose the run yourself, use `ml-pipeline evaluate RUN`\."
+    ):
         parsed("--config", file)
     os.utime(broken, (1, 1))
     assert parsed("--config", file).config.checkpoint == tmp_path / "checkpoints" / "fine"
@@ -119,9 +121,11 @@ def test_the_settings_file_must_be_named_and_a_run_cannot_be(file):
         parsed("--split", "validation")
     with pytest.raises(UserError, match="Unknown flag --run"):
         parsed("--config", file, "--run", "x")
-    with pytest.raises(UserError, match=r"by --config FILE; evaluate the run checkpoints/x by `ml-pipeline evaluate"):
+    with pytest.raises(
+        UserError, match=r"with --config FILE; evaluate the run checkpoints/x with `ml-pipeline evaluate"
+    ):
         parsed("checkpoints/x")
-    with pytest.raises(UserError, match=r"A backtest takes no path alone; say --config "):
+    with pytest.raises(UserError, match=r"A backtest takes no bare path; use --config "):
         parsed(file)
 
 
@@ -135,6 +139,6 @@ def test_episodes_are_no_backtest(file):
     file.write_text(json.dumps({"env_id": "CartPole-v1"}))
     with pytest.raises(
         UserError,
-        match="of trading; name its run by `ml-pipeline evaluate RUN`",
+        match="for trading; evaluate its run with `ml-pipeline evaluate RUN`",
     ):
         parsed("--config", file)

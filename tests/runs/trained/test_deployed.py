@@ -81,7 +81,7 @@ def test_a_deployed_version_that_was_deleted_is_told(tmp_path):
     (tmp_path / "market").mkdir()
     (tmp_path / "market/current").symlink_to("v3")
     for named in ("market/current", "market", "market/current/best.pt"):
-        with pytest.raises(UserError, match=r"names v3, which is not there: it was deleted.*rollback market"):
+        with pytest.raises(UserError, match=r"names v3, which does not exist: it was deleted.*rollback market"):
             load_policy(tmp_path / named)
 
 

@@ -151,7 +151,7 @@ def test_a_market_is_passed_through_once_and_drawn_now_and_then(tmp_path, monkey
     assert episode.length == report["n_bars"] - 1
     assert episode.episode_return == pytest.approx(report["agent"]["return"], rel=1e-5)
     assert result.n_frames == 3  # the first bar, one in the middle, the last
-    with pytest.raises(UserError, match="A market has no window to be shown in; record it instead"):
+    with pytest.raises(UserError, match="A market cannot be shown in a window; record it instead"):
         play(EnjoyConfig(run=folder, render="human"))
 
 
@@ -192,7 +192,7 @@ def test_settings_come_from_the_command_line():
         (["run", "--seed", "-1"], "seed must be a whole number of at least 0"),
         (["run", "--render", "humna"], "--render must be human or none"),
         ([], "RUN is missing"),
-        (["run", "--render", "human", "--video", "out.gif"], "leave one of the two out"),
+        (["run", "--render", "human", "--video", "out.gif"], "leave one of them out"),
     ],
 )
 def test_a_bad_flag_is_one_sentence(args, sentence):

@@ -131,7 +131,7 @@ def test_who_steps_the_environments_changes_no_bit(planned, tmp_path):
     config = settings_of(tmp_path, n_envs_schedule=SCHEDULE, vec_env="parallel", n_workers=4)
     _, told = train(config)
     assert told[0] == "By n_envs_schedule: from step 512 on, 8 environments in place of 4."
-    assert told[1].endswith("n_workers is 4, but an environment has one worker at most: now 3.")
+    assert told[1].endswith("n_workers is 4, but each environment has at most one worker: now 3.")
     assert torch.equal(weights(tmp_path), weights(planned))
 
 
@@ -355,7 +355,7 @@ def test_environments_that_cannot_be_made_refuse_a_request_and_end_a_run_that_ha
     assert "no more licences" in told[0]
     with pytest.raises(EnvFailedError, match="no more licences") as failed:
         train(settings_of(had_planned, n_envs_schedule={256: 8}), task=Counted(4))
-    assert "The last checkpoint is whole" in failed.value.__notes__[0]
+    assert "The last checkpoint is intact" in failed.value.__notes__[0]
     run = resumed(had_planned, n_envs_schedule={})
     assert run.train().status == "finished"
 

@@ -165,7 +165,7 @@ def test_a_run_moves_as_asked_at_the_end_of_its_iteration(tmp_path):
     assert [sentence for sentence in sentences if sentence.startswith("As requested")] == [
         "As requested: now 2 workers.",
         "As requested: now 2 workers.",
-        "As requested: now no workers, but the trainer's process alone.",
+        "As requested: now no workers, only the trainer's process.",
     ]
     trained(tmp_path / "stayed", n_envs=3, iterations=5, ppo=replace(PPO, minibatch_size=48))
     assert torch.equal(weights(tmp_path / "asked"), weights(tmp_path / "stayed"))
@@ -277,7 +277,7 @@ def test_after_some_failures_the_choice_is_left_alone(envs, schedule):
     envs.error = OSError(11, "Resource temporarily unavailable")
     for number in range(20):
         scaling(Trainer, Told(number * 30))
-    assert [sentence.partition(",")[0] for sentence in said] == ["Still 1 worker"] * 2 + ["From here on 1 worker"]
+    assert [sentence.partition(",")[0] for sentence in said] == ["Still 1 worker"] * 2 + ["Staying with 1 worker"]
     assert envs.num_workers == 1
     envs.error = None
     scaling.request("dynamic")
@@ -310,7 +310,7 @@ def test_workers_that_memory_has_no_room_for_are_refused(envs, schedule, monkeyp
     with pytest.raises(worker_scaling.UserError, match=r"3 workers would need .* MB .* but 1 MB are free"):
         scaling.request(3)
     scaling.request(0)
-    assert said == ["As requested: now no workers, but the trainer's process alone."]
+    assert said == ["As requested: now no workers, only the trainer's process."]
 
 
 def test_auto_chooses_once(envs, monkeypatch):
@@ -320,7 +320,7 @@ def test_auto_chooses_once(envs, monkeypatch):
     said = []
     scaling = worker_scaling.WorkerScaling(lambda: envs, said.append, dynamic=True)
     scaling.request("auto")
-    assert said == ["As requested: now 2 workers beside the trainer's process, as measured."]
+    assert said == ["As requested: now 2 workers and the trainer's process, as measured."]
     assert not scaling._dynamic
 
 

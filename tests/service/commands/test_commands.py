@@ -286,7 +286,7 @@ def test_logs_of_a_resumed_run_that_failed_again_tell_its_reason_once_for_each_t
     indented = error.replace("\n", "\n  ")
     claim = FolderClaim(root / "run")
     (root / "run" / "run.log").write_text("".join(f"2026-01-0{day}T Failed: {indented}\n" for day in (1, 2)))
-    note = "The last checkpoint is whole: once the cause is mended, resume the run in run.\n"
+    note = "The last checkpoint is intact; once the cause is fixed, resume the run in run.\n"
     (root / "run" / "output.log").write_text(f"ml-pipeline train: {error}{note}" * 2)
     claim.end("failed", error, global_step=1, iterations=1, best_score=None)
     out = typed("logs", "run")[1]

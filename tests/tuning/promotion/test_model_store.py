@@ -248,7 +248,7 @@ def test_current_that_names_no_version_is_told(store):
     (store.folder / "current").symlink_to("../../elsewhere")
     with pytest.raises(UserError, match="which is no version"):
         promote(store, "second")
-    with pytest.raises(UserError, match=r"which is no version; name one by .* --to vN"):
+    with pytest.raises(UserError, match=r"which is not a version; choose one with .* --to vN"):
         store.roll_back()
     assert store.roll_back(1).before is None
     assert texts(store) == {"v1": {"first"}}

@@ -12,7 +12,7 @@ from ml_pipeline.tuning.trials.worker import is_about_a_full_disk
     "sentence",
     [
         f"[Errno 28] {os.strerror(errno.ENOSPC)}",
-        "Cannot write the checkpoint latest.pt: the disk is full, or took only a part of it.",
+        "Cannot write the checkpoint latest.pt: the disk is full, or only part of it was written.",
         f"Cannot write the checkpoint latest.pt: {os.strerror(errno.EFBIG).lower()}.",
     ],
 )

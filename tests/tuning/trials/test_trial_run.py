@@ -125,7 +125,7 @@ def test_what_breaks_a_run_down_fails_its_trial_with_the_reason(tmp_path, monkey
     assert train(runs, WatchedTrial(1)).state == "complete"
     refused = train(runs, WatchedTrial(1))
     assert refused.state == "failed"
-    assert "trial-0001 holds a run already" in refused.reason
+    assert "trial-0001 already holds a run" in refused.reason
 
 
 def test_what_the_storage_raises_is_raised_once_the_run_is_saved(tmp_path):

@@ -139,7 +139,7 @@ def test_a_trial_may_be_stopped_any_number_of_times(tmp_path):
     assert [call["folders"] for call in last.calls] == [["trial-0000"]]
 
 
-@pytest.mark.parametrize("why", ["No space left on device.", "the disk is full, or took only a part of it."])
+@pytest.mark.parametrize("why", ["No space left on device.", "the disk is full, or only part of it was written."])
 def test_a_full_disk_ends_the_worker_and_keeps_the_trial(tmp_path, why):
     study = open_study(tmp_path)
     full = TrialOutcome(state="failed", reason=f"Cannot write the checkpoint latest.pt: {why}")
