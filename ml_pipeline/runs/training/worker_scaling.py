@@ -164,7 +164,7 @@ def _check_memory(envs: ParallelEnv, n_workers: int) -> None:
     needed, free = n_workers * max(sizes), psutil.virtual_memory().available
     if needed > free:
         raise UserError(
-            f"{counted(n_workers, 'worker')} would need {needed / 1e6:,.0f} MB in addition to those that they replace, but "
+            f"{counted(n_workers, 'worker')} would need {needed / 1e6:,.0f} MB besides those that they replace, but "
             f"{free / 1e6:,.0f} MB are free; request fewer."
         )
 
