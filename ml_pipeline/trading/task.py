@@ -183,7 +183,7 @@ class TradingTask:
         Returns {"agent", "buy_and_hold", "equal_weight", "random": each a dict of `summary.summarize`, "table" and the
         shorter "summary": str to print}; with `per_symbol`, for all accounts together, with each symbol's figures
         in "symbols".
-        folder: where to write ledger.csv, trades.csv, evaluation.json and equity.png; None writes nothing.
+        folder: gets ledger.csv, trades.csv, evaluation.json and equity.png; None writes nothing.
         page: also write report.html and metrics.json, which include runs of its orders at other fees and later bars.
         certify: replay the ledger with another engine; raises CertificationFailed if its equity differs.
         look: the record if this opens the test split; None: an evaluation into `folder`. It counts as one look.

@@ -206,7 +206,7 @@ class TradedMarket:
 
     def compare(self, act: Act, split: str, *, seed: int) -> Comparison:
         """Run `act` and its baselines through a split. seed: of the random policies."""
-        # Only if the check was run: `sanity` trains on leaks on purpose.
+        # Only if the check ran: `sanity` trains on leaks on purpose.
         found = [warning.sentence for warning in self.__dict__.get("feature_warnings", ())]
         part = MarketPart(
             split=split,

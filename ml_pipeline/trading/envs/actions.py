@@ -15,7 +15,7 @@ from ml_pipeline.trading.accounts.rules import TradingRules
 
 _TRADED, _KEPT = [True], [False]
 _POSITION_NAMES = {-1: "short", 0: "flat", 1: "long"}
-# A position that no choice means.
+# A position without a choice.
 _NO_CHOICE = -1
 
 
@@ -39,7 +39,7 @@ class ActionReader:
         self.begin()
 
     def meaning(self) -> dict[str, Any]:
-        """What the number of each symbol means, as JSON knows it."""
+        """The meaning of each symbol's number, for JSON."""
         rules = self._rules
         meaning: dict[str, Any] = {"mode": rules.action_mode}
         if self._stepwise:
@@ -65,9 +65,9 @@ class ActionReader:
         self._choices = state
 
     def follow(self, holdings: list[float]) -> None:
-        """Take each position that is held as the choice that was made, whoever opened it.
+        """Set each asset's choice from the position that is held, however it was opened.
 
-        A short where shorts are not allowed is no choice that there is, so that any choice closes it.
+        A short that the rules do not allow matches no choice, so any choice closes it.
         """
         positions = self._rules.positions
         signs = [(quantity > 0) - (quantity < 0) for quantity in holdings]
@@ -113,7 +113,7 @@ class ActionReader:
                 self._choices[i] = self._before[i]
 
     def note_exits(self, exited: list[float], holdings: list[float]) -> None:
-        """Take the choice of each asset that left its position within the bar as flat, as the observed weight is."""
+        """Set the choice of each asset whose position was closed within the bar to flat, like the observed weight."""
         for i, quantity in enumerate(exited):
             if quantity and not holdings[i]:
                 self._choices[i] = self._flat

@@ -26,7 +26,7 @@ from ml_pipeline.trading.envs.rewards import LogReturn, Reward
 
 Range = tuple[float, float]
 
-# Which number of a row's generator each draw of an episode is, whether it is needed or not.
+# The position of each draw of an episode in a row's generator, whether or not the draw is needed.
 _MARKET, _START, *_RATES = range(1, 5)
 _DRAWS_PER_EPISODE = 4
 
@@ -201,7 +201,7 @@ class BatchedTradingEnv(VectorEnv):
     def set_states(self, states: Sequence[dict[str, Any]]) -> None:
         """Continue from states of `get_states`; the environment must be made with the same arguments.
 
-        Raises ValueError, KeyError or TypeError where they are none.
+        Raises ValueError, KeyError or TypeError for anything else.
         """
         if len(states) != self.num_envs:
             raise ValueError(f"set_states needs one state per environment, {self.num_envs}, but got {len(states)}.")
@@ -210,8 +210,8 @@ class BatchedTradingEnv(VectorEnv):
             self._restore(states, seed=0)
 
     def continue_from(self, states: Sequence[dict[str, Any]], *, seed: int) -> Any:
-        """`set_states` with the states of more or fewer environments: the last ones are left out, or further ones, i,
-        begin an episode as a reset with seed + i does.
+        """`set_states` with the states of more or fewer environments: surplus states are ignored, and each further
+        environment i begins an episode as after a reset with seed + i.
 
         Returns the observations of all environments if some began an episode, else None.
         """
@@ -231,12 +231,12 @@ class BatchedTradingEnv(VectorEnv):
         self._set_columns({name: self._xp.array(values) for name, values in columns.items()})
 
     def _columns(self) -> dict[str, Any]:
-        """All that changes from step to step, by name, each (..., N)."""
+        """The state that changes from step to step, by name, each (..., N)."""
         reward = {f"reward_{i}": values for i, values in enumerate(self._reward_state)}
         return {**self._now._asdict(), **reward, **({} if self._bars is None else {"entries": self._entries})}
 
     def _set_columns(self, columns: dict[str, Any]) -> None:
-        """Take over what `_columns` gave."""
+        """Restore the result of `_columns`."""
         self._now = _Episodes(*(columns[name] for name in _Episodes._fields))
         self._reward_state = tuple(columns[f"reward_{i}"] for i in range(len(self._reward_state)))
         if self._bars is not None:
@@ -332,7 +332,7 @@ class BatchedTradingEnv(VectorEnv):
     def _advance_or_close(
         self, weights: Any, may_trade: Any, accounts: Batch | Book, terms: Terms, choices: Any
     ) -> tuple[tuple[Any, ...], Any]:
-        """(what `advance` returns, choices), with all positions closed where the fill is the last of a session."""
+        """(what `advance` returns, choices), with all positions closed if the fill is the last of a session."""
         xp, now, where = self._xp, self._now, self._xp.ops.where
         closing = xp.take(self._closings, now.rows)[0]
         if self._device is None and not closing.any():
@@ -369,7 +369,7 @@ class BatchedTradingEnv(VectorEnv):
 
 
 def one_each(market: PreparedMarket) -> list[PreparedMarket]:
-    """One market per symbol, each with the features of its symbol and those that all symbols share."""
+    """One market per symbol, each with the symbol's own and the shared features."""
     n_assets = len(market.symbols)
     own = market.n_asset_features
     shared = np.arange(n_assets * own, market.features.shape[1])

@@ -95,7 +95,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         self._account.bind(self._bind_market())
 
     def meaning(self) -> dict[str, dict[str, Any]]:
-        """What the numbers of an "observation" and an "action" mean, as JSON knows it.
+        """The meaning of the numbers of an "observation" and an "action", for JSON.
 
         An observation is `window` times the `features`, oldest bar first, then the weight of each of the `symbols`.
         """
@@ -110,8 +110,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         return {"observation": observation, "action": {"symbols": list(market.symbols), **self._actions.meaning()}}
 
     def get_plain_state(self) -> dict[str, Any]:
-        """What changes from step to step, besides the market and the settings. Raises NotPlain where a reward of the
-        user's keeps something on itself, which might change too."""
+        """The state that changes from step to step, without market and settings. Raises NotPlain if a user's reward has
+        attributes, which might change too."""
         if keeps_own_values(self.reward):
             raise NotPlain(f"a {type(self.reward).__name__} with attributes")
         return {
@@ -186,7 +186,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         return self._observe(), reward, ruined, bar >= self._last_bar and not ruined, {}
 
     def _fills(self, bar: int) -> list[Fill]:
-        """What was filled in the step that was decided at `bar`, without costs."""
+        """The fills of the step decided at `bar`, without costs."""
         account, prices = self._account, self._fill_prices[bar].tolist()
         fills = [(account.filled, account.fill_prices if self._acts_within_bars else prices)]
         if self._acts_within_bars:
@@ -199,7 +199,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         ]
 
     def _bar_closed(self, bar: int) -> dict[str, Any]:
-        """The symbols, and what is known of a bar at its close, by column."""
+        """The symbols, and the columns of a bar that are known at its close."""
         tables = {name: getattr(self.market, name, None) for name in ("open", "high", "low", "close")}
         return {
             "symbols": self.market.symbols,
@@ -219,7 +219,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
 
 
 def observation_space(n_features: int, n_assets: int, *, window: int, clip: float) -> spaces.Space[Any]:
-    """What is observed of `n_assets` with `n_features` per bar: the features of the window, then the weights."""
+    """The observation space of `n_assets` with `n_features` per bar: the features of the window, then the weights."""
     return spaces.Box(-clip, clip, (window * n_features + n_assets,), np.float32)
 
 

@@ -73,7 +73,7 @@ class PreparedMarket:
         return replace(self, **arrays)
 
     def mapped(self) -> "PreparedMarket":
-        """The same market in memory-mapped files, so that all processes share one copy in memory.
+        """The same market in memory-mapped files, of which all processes share one copy in memory.
 
         If runs share one `EnvPool`, runs with the same bars share the files as well. The files are
         removed when the last process that uses them ends. If it is killed, the next call of any process removes them.
@@ -120,9 +120,9 @@ class PreparedMarket:
         return replace(self, symbols=tuple(self.symbols[i] for i in columns), **arrays)
 
     def fill_tables(self, fill_at: FillAt) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
-        """(prices, half-spreads, whether filled), each (T - 1, A); row t is about an order decided at bar t.
+        """(prices, half-spreads, whether fills are possible), each (T - 1, A); row t: an order decided at bar t.
 
-        No order is filled where its asset has no bar, nor in the asset's first bar, which was unknown at the decision.
+        No order is filled if its asset has no bar, or in the asset's first bar, which was unknown at the decision.
         """
         spreads = np.broadcast_to(0.0, self.close.shape) if self.half_spread is None else self.half_spread
         if fill_at == "close":
@@ -148,7 +148,7 @@ class PreparedMarket:
         if low is None or high is None:
             if rules.needs_range is not None:
                 raise UserError(f"{rules.needs_range} needs the high and low of each bar, but the market has none.")
-            low = high = self.close  # not looked at
+            low = high = self.close  # unused
         return BarTables(self.open[1:], low[1:], high[1:], self.tradable[1:], self._days_charged(rules)[:, None])
 
     def _days_charged(self, rules: TradingRules) -> FloatArray:
@@ -169,7 +169,7 @@ def prepare_market(
 ) -> PreparedMarket:
     """The prices of `market` that accounts under `rules` need, and `features` scaled by `scaler`.
 
-    Raises UserError if the rules need the range of bars, but an asset's highs or lows are nothing but its closes.
+    Raises UserError if the rules need the range of bars, but an asset's highs or lows all equal its closes.
     """
     needing = None if rules is None else rules.needs_range
     by_day = rules is not None and rules.financing_bps_per_year is not None
@@ -209,11 +209,11 @@ def _required_sessions(session_end: NDArray[np.bool_] | None) -> NDArray[np.bool
 
 
 def _require_ranges(market: MarketData, needing: str) -> None:
-    """Data without highs or lows have the closes in their place, see `market_from_arrays`."""
+    """Without highs or lows, data have the closes in their place, see `market_from_arrays`."""
     for name in ("high", "low"):
         same = (getattr(market, name) == market.close) | ~market.tradable
         for symbol in np.array(market.symbols)[same.all(axis=0)]:
             raise UserError(
-                f"{needing} needs the high and low of each bar, but every {name} of {symbol} is its close, as where "
-                f"data have no {name}; use data with both, or leave {needing} out."
+                f"{needing} needs the high and low of each bar, but every {name} of {symbol} equals its close, as in "
+                f"data without {name}s; use data with both, or leave {needing} out."
             )

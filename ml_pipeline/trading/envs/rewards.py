@@ -22,7 +22,7 @@ State = tuple[Number, ...]
 
 # The smallest equity in a logarithm, as a fraction of the start: a ruined account may have none.
 _SMALLEST_EQUITY = 1e-6
-# Lower bounds of deviations and drawdowns: a ratio to almost nothing says almost nothing.
+# Lower bounds of deviations and drawdowns: a ratio to almost nothing has no meaning.
 _SMALLEST_DEVIATION = 1e-4
 _SMALLEST_DRAWDOWN = 0.01
 
@@ -48,7 +48,7 @@ class Reward(ABC):
     def step_account(
         self, state: State, before: float, account: Any, fills: Any, bar: Mapping[str, Any]
     ) -> tuple[Any, State]:
-        """As `step`, of an account after a step; `RewardFunction` says what the arguments are."""
+        """As `step`, of an account after a step; `RewardFunction` describes the arguments."""
         raise NotImplementedError
 
 
@@ -76,7 +76,7 @@ class FastProfit(Reward):
 
 
 class SimpleMomentum(Reward):
-    """r[t+1] + m[t+1] / 2, where m[t+1] = 0.9 m[t] + 0.1 r[t+1] and m starts at 0: return plus its momentum."""
+    """r[t+1] + m[t+1] / 2 with m[t+1] = 0.9 m[t] + 0.1 r[t+1] and m starts at 0: return plus its momentum."""
 
     def begin(self, ops: Ops, equity: Number) -> State:
         return (equity * 0.0,)
@@ -90,7 +90,7 @@ class SimpleMomentum(Reward):
 class FastProfitReward(Reward):
     """tanh((V[t+1] - V[t]) / reward_scaling): the profit in money, bounded by -1 and 1.
 
-    reward_scaling: the profit of one bar, in money, from which on more profit counts for less.
+    reward_scaling: the profit of one bar, in money, above which more profit counts for less.
     """
 
     def __init__(self, reward_scaling: float = 10_000.0) -> None:
@@ -144,7 +144,7 @@ class _RatioSoFar(Reward):
 
 
 class SharpeRatio(_RatioSoFar):
-    """S[t+1] - S[t], where S = mean(r - f) / std(r, ddof 0) of the episode so far; a deviation counts as at least 1e-4.
+    """S[t+1] - S[t] with S = mean(r - f) / std(r, ddof 0) of the episode so far; a deviation counts as at least 1e-4.
 
     f = risk_free_rate / periods_per_year. risk_free_rate: simple return per year. periods_per_year: bars in a year.
     """
@@ -182,7 +182,7 @@ class SortinoRatio(SharpeRatio):
 
 
 class CalmarRatio(_RatioSoFar):
-    """C[t+1] - C[t], where C = (V / V_start - 1) / |largest drawdown|; a drawdown counts as at least 1 %."""
+    """C[t+1] - C[t] with C = (V / V_start - 1) / |largest drawdown|; a drawdown counts as at least 1 %."""
 
     def begin(self, ops: Ops, equity: Number) -> State:
         return (equity, equity, equity, equity * 0.0)  # start, now, highest, largest drawdown as a positive part
@@ -232,10 +232,10 @@ REWARDS: dict[str, type[Reward]] = {
 
 
 def reward_name(reward: Any) -> str:
-    """The name by which settings keep a reward: of a class, "module:Class".
+    """The name of a reward in settings; for a class, "module:Class".
 
-    Raises UserError for what has none, and for a class of the running script or notebook, which no other process, such
-    as an evaluation's, would find.
+    Raises UserError for a reward without a name, and for a class of the running script or notebook, which other
+    processes, such as an evaluation, would not find.
 
     >>> reward_name("log_return"), reward_name(SharpeRatio)
     ('log_return', 'ml_pipeline.trading.envs.rewards:SharpeRatio')
@@ -255,7 +255,7 @@ def reward_name(reward: Any) -> str:
 def reward_class(name: str) -> type[Reward]:
     """The class of the reward with this name, or the user's "module:Class".
 
-    Raises UserError for an unknown name, with the nearest one, and for a class that is no `Reward` or has no `step`.
+    Raises UserError for an unknown name, with the nearest one, and for a class that is not a `Reward` or has no `step`.
     """
     name = reward_name(name)
     found: Any = import_by_name(name) if ":" in name else REWARDS.get(name)
@@ -305,7 +305,7 @@ def make_reward(
 
 
 def keeps_own_values(reward: Reward) -> bool:
-    """Whether the object of a user's class has attributes, which its steps might change."""
+    """Whether an object of a user's class has attributes, which its steps might change."""
     if type(reward) is Scaled:
         return keeps_own_values(reward.reward)
     return type(reward).__module__ != __name__ and bool(vars(reward))
@@ -332,7 +332,7 @@ class Portfolio:
 
 
 class Fill(NamedTuple):
-    """What one asset traded at one price: units bought, below 0 if sold."""
+    """The trade of one asset at one price: units bought, below 0 if sold."""
 
     asset: int
     units: float
@@ -349,8 +349,8 @@ class RewardFunction(Reward):
         """The reward of a step.
 
         pf: the account after it. df: "open" and "close" of the bar that closed, and "high" and "low" if a rule needs
-        them, each with one value per symbol. realized_profit: money that the positions closed in this step made
-        against their average price, before costs; 0 if none was closed.
+        them, each with one value per symbol. realized_profit: profit of the positions closed in this step
+        over their average price, before costs; 0 if none was closed.
         """
 
     def begin(self, ops: Ops, equity: Number) -> State:
@@ -383,7 +383,7 @@ class RewardFunction(Reward):
 
 
 def _fill(held: list[Any], prices: list[Any], fill: Fill) -> float:
-    """Add a fill to the units held and their average prices, and return the profit of what it closed."""
+    """Add a fill to the units held and their average prices, and return the profit of the closed part."""
     i, units, price = fill
     before = held[i]
     after = held[i] = before + units
@@ -392,6 +392,6 @@ def _fill(held: list[Any], prices: list[Any], fill: Fill) -> float:
         return 0.0
     closed = -units if abs(units) <= abs(before) else before
     profit = float(closed * (price - prices[i]))
-    if before * after < 0:  # turned round
+    if before * after < 0:  # reversed
         prices[i] = price
     return profit

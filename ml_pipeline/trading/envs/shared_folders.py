@@ -1,8 +1,8 @@
-"""Temporary folders of markets: shared by the processes of one user, or a process's own for its memory maps.
+"""Temporary folders of markets: shared by the processes of one user, or private to a process for its memory maps.
 
-A shared folder is written once, under the name of what is in it, and kept while a process uses it. A process that uses
-a folder holds a lock, which the system releases however the process ends. Who comes next, and who leaves last, removes
-what nobody holds.
+A shared folder is named after its content, written once, and kept while a process uses it. A process that uses a folder
+holds a lock, which the system releases however the process ends. The next process, and the last to leave, removes the
+folders without a lock.
 """
 
 import atexit
@@ -27,9 +27,9 @@ _held: dict[Path, int] = {}  # by folder, the open file whose lock this process 
 
 
 def shared_folder(fingerprint: str, write: Callable[[Path], None]) -> Path | None:
-    """The folder with this fingerprint; `write` fills it where it is not there. It stays until this process ends.
+    """The folder with this fingerprint; `write` fills it if it does not exist. It stays until this process ends.
 
-    None where folders cannot be shared: the caller makes one of its own. Raises what `write` raises.
+    None if folders cannot be shared: the caller then makes a private one. Raises the errors of `write`.
     """
     if fcntl is None:
         return None
@@ -52,7 +52,7 @@ def shared_folder(fingerprint: str, write: Callable[[Path], None]) -> Path | Non
 
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[bool]:
-    """Nobody else writes or removes folders meanwhile; False where the root is not this user's alone."""
+    """Keep other processes from writing or removing folders; False if the root is not private to this user."""
     while True:
         root.mkdir(mode=0o700, exist_ok=True)
         about = root.lstat()
@@ -61,7 +61,7 @@ def _locked(root: Path) -> Iterator[bool]:
             return
         try:
             lock = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        except FileNotFoundError:  # whoever left last removed the root in this moment
+        except FileNotFoundError:  # the last process just removed the root
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -80,7 +80,7 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def _fill(folder: Path, write: Callable[[Path], None]) -> None:
-    """Half a folder is never seen, also after a kill."""
+    """Other processes never see half a folder, even after a kill."""
     draft = Path(tempfile.mkdtemp(prefix="draft-", dir=folder.parent))
     try:
         write(draft)
@@ -94,7 +94,7 @@ def _remove_unused(root: Path, but_for: Path | None = None) -> None:
     for folder in root.iterdir():
         if folder.name == _LOCK or folder == but_for:
             continue
-        with contextlib.suppress(OSError):  # somebody uses it
+        with contextlib.suppress(OSError):  # in use
             users = os.open(folder / _USERS, os.O_RDWR | os.O_CREAT, 0o600)
             try:
                 fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,7 +118,7 @@ def _leave(user: int) -> None:
 
 
 def _let_go_in_fork() -> None:
-    """A fork shares the lock; the process that was forked is the one that uses the folder."""
+    """A fork shares the lock, but only the parent uses the folder."""
     for users in _held.values():
         os.close(users)
     _held.clear()

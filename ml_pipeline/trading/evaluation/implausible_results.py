@@ -1,6 +1,6 @@
 """Recognize results that are too good to be true, and name the feature that they depend on most.
 
-The usual cause is a feature that sees ahead, or prices at which nobody could have traded.
+The usual cause is a feature that sees ahead, or prices at which no trade was possible.
 """
 
 from collections.abc import Mapping, Sequence

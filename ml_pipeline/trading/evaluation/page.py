@@ -51,7 +51,7 @@ body { max-width: 72rem; }
 
 
 class Observed(NamedTuple):
-    """What the agent observed. names: of D features. values: (n, D), a row for each of the ledger, before scaling."""
+    """What the agent observed. names: of D features. values: (n, D), one row per ledger row, before scaling."""
 
     names: Sequence[str]
     values: FloatArray
@@ -221,7 +221,7 @@ def _by_asset(evaluation: Evaluation) -> list[TimeChart]:
     costs = costs_of(evaluation.agent, evaluation.rules, evaluation.calendar.periods_per_year)
     profits = profit_curves(evaluation.agent, costs)
     largest = np.argsort(-np.abs(profits[-1]), kind="stable")[: len(_ASSET_COLORS)]
-    title = "Profit by asset" if len(symbols) == len(largest) else f"Profit by asset, the {len(largest)} largest"
+    title = "Profit by asset" if len(symbols) == len(largest) else f"Profit by asset ({len(largest)} largest)"
     curves = [
         Curve(symbols[a], profits[:, a], color, coarse=True)
         for a, color in zip(largest.tolist(), _ASSET_COLORS, strict=False)
@@ -253,7 +253,7 @@ def _most_traded(ledger: Ledger) -> list[str]:
 
 
 def _random_range(random: Sequence[Ledger], n: int) -> tuple[FloatArray, FloatArray]:
-    """The lowest and the highest equity of the random policies at each bar; a closed account stays where it ended."""
+    """The lowest and the highest equity of the random policies at each bar; a closed account keeps its last equity."""
     equity = np.stack(
         [np.append(each["equity"], np.full(n - len(each["equity"]), each["equity"][-1])) for each in random]
     )
@@ -320,7 +320,7 @@ def drawdown_table(evaluation: Evaluation) -> SortableTable:
 
 
 def attribution_table(evaluation: Evaluation) -> SortableTable:
-    """Where the profit came from: gains, each kind of cost, and profit of each asset."""
+    """Sources of the profit: gains, each kind of cost, and profit of each asset."""
     costs = costs_of(evaluation.agent, evaluation.rules, evaluation.calendar.periods_per_year)
     by_asset = profit_by_asset(evaluation.agent, costs)
     kinds = ["gain", *(kind for kind in costs if any(abs(row[kind]) >= 0.005 for row in by_asset.values())), "profit"]
@@ -356,7 +356,7 @@ def _heat(value: float | None) -> str:
 
 
 def random_returns(evaluation: Evaluation) -> str:
-    """An SVG with the total returns of the random policies, the agent and holding on a line."""
+    """An SVG of the total returns of the random policies, the agent and holding, on one axis."""
     returns = [float(ledger["equity"][-1] / ledger["equity"][0] - 1) for ledger in evaluation.random]
     keys = {"agent": "agent", "buy and hold": "buy_and_hold"}
     named = {name: evaluation.figures[key]["total_return"] for name, key in keys.items()}

@@ -31,7 +31,7 @@ Mask = NDArray[np.bool_]
 
 
 class _Column(NamedTuple):
-    """A feature of each asset. place: among them. formula: None for a column of the data."""
+    """A feature of each asset. place: its index among them. formula: None for a column of the data."""
 
     place: int
     feature: Feature
@@ -39,14 +39,14 @@ class _Column(NamedTuple):
 
 
 class FeatureStream:
-    """Takes bars one after the other and gives their features: a few operations for all assets together.
+    """Computes the features of one bar after the other, with a few operations for all assets together.
 
     names: of the features, as in the settings. source: the name of the data in messages. buffer: all bars so far.
 
-    Built-in features cost the same at every bar. A function of the user's is called anew for each asset at each bar,
-    with all bars so far: its cost grows with them, and with the number of assets. It may fail before it has enough
-    bars, and counts as NaN there.
-    After an error there are no further values: every `append` raises it again.
+    Built-in features cost the same at every bar. A user's function is called for each asset at each bar, with all
+    bars so far: its cost grows with the numbers of bars and assets. It may fail before it has enough bars; the feature
+    is then NaN.
+    After an error, every `append` raises it again.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FeatureStream:
         self.first_bar: int | None = None
         """The first bar, from 0, at which the features of some asset were seen complete; None: not yet."""
         self.failures: dict[str, str] = {}
-        """The user's functions that failed at the latest bar and have given no value yet, and how."""
+        """Errors, by name, of the user's functions that failed at the latest bar and have not returned a value yet."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -87,9 +87,9 @@ class FeatureStream:
     def append(self, bars: BarSet, *, call_functions: bool = True) -> FloatArray:
         """The features at the close of these bars, float64 (D,), NaN during warm-up.
 
-        call_functions: False spares the user's functions at bars whose features nobody needs: theirs stay as they were.
-        Raises UserError for bars that cannot be used, as `MarketBuffer`, which changes nothing; and for a feature that
-        fails or is no number after its first value, as `compute_features`.
+        call_functions: False skips the user's functions at bars whose features are not needed; their values are kept.
+        Raises UserError for invalid bars, as `MarketBuffer`, without any change; and for a feature that fails or is not
+        a number after its first value, as `compute_features`.
         """
         if self._error is not None:
             raise self._error
@@ -100,7 +100,7 @@ class FeatureStream:
             with np.errstate(all="ignore"):  # values are checked
                 self._update(bars)
                 if self._recomputed and call_functions:
-                    # After bars that were spared, also those of assets that have no bar now.
+                    # After skipped bars, also for assets without a bar now.
                     self._recompute(self._listed if self._spared else bars.present)
                 self._spared = not call_functions
         except UserError as error:
@@ -174,13 +174,13 @@ class FeatureStream:
                 except UserError as error:
                     if self._had_value[a, place]:
                         raise
-                    self.failures[feature.name] = str(error)  # as it may before it has enough bars
+                    self.failures[feature.name] = str(error)  # allowed before it has enough bars
                 else:
                     self._had_value[a, place] |= not np.isnan(value)
                     self.failures.pop(feature.name, None)
 
     def _check(self, columns: Sequence[_Column], fresh: Mask, times: NDArray[np.datetime64]) -> None:
-        """Raise UserError where a value of an asset that is fresh is no number, though it has had one."""
+        """Raise UserError if a value of a fresh asset is not a number, although an earlier one was."""
         places = [column.place for column in columns]
         values = self._values[:, places]
         usable = is_usable(values)
@@ -194,7 +194,7 @@ class FeatureStream:
 
     def _require_made(self) -> None:
         if not self._made:
-            raise UserError("The columns of features are known once there is a bar; append one first.")
+            raise UserError("The columns of features are unknown before the first bar; append one first.")
 
 
 def _longest(columns: Sequence[_Column]) -> int:
@@ -202,15 +202,15 @@ def _longest(columns: Sequence[_Column]) -> int:
 
 
 def column_of(bars: BarSet, name: str) -> FloatArray:
-    """A `feature_*` column of the bars, (A,); NaN where they came without it."""
+    """A `feature_*` column of the bars, (A,); NaN if they do not have it."""
     values = bars.columns.get(name)
     return np.full(len(bars.close), np.nan) if values is None else values
 
 
 class LongerBars:
-    """Bars of `length` ns. recent: those that are known. columns: the `feature_*` columns of the latest bar of each.
+    """Bars of `length` ns. recent: the completed ones. columns: the `feature_*` columns of the latest bar of each.
 
-    first: the bars that will come first, which tell how many assets and which columns there are.
+    first: the bars of the first `append`, which determine the number of assets and the columns.
     starts: int64 (A,), when the latest longer bar of each asset begins, in ns of UTC.
     """
 
@@ -228,9 +228,9 @@ class LongerBars:
         self._volumes: list[list[float]] = [[] for _ in range(n_assets)]
 
     def append(self, bars: BarSet) -> Iterator[NDArray[np.bool_]]:
-        """Add the next bars; yields the assets of which a longer bar is known by them, once it is in `recent`.
+        """Add the next bars; yield the assets whose longer bar they complete, once it is in `recent`.
 
-        That may happen twice: a bar after a gap ends the longer bar before it, and may fill its own.
+        This may happen twice: a bar after a gap completes the longer bar before it, and may complete its own.
         """
         place = long_places(np.array([bars.time], dtype="datetime64[ns]"), self._timing, self._length)
         if self._key is None:
@@ -263,23 +263,23 @@ class LongerBars:
             self._volumes[a].append(volumes[a])
 
     def _finish(self, which: NDArray[np.bool_]) -> None:
-        """Make the longer bars of these assets known."""
+        """Complete the longer bars of these assets."""
         assets = np.flatnonzero(which)
         volume = np.full(len(which), np.nan)
-        for a in assets.tolist():  # a sum adds in an order of its own, that of `together`
+        for a in assets.tolist():  # the order of additions is that of `together`
             volume[a] = np.add.reduceat(np.array(self._volumes[a]), [0])[0]
         self.recent.append(self._high, self._low, self._close, volume, fresh=which)
 
 
-# Averages such as EMA and RSI begin with a mean, and forget it in some multiple of their span.
+# Averages such as EMA and RSI start with a mean, whose effect fades over several spans.
 _SPANS = 10
 _LEAST = 500
 
 
 def bars_to_warm_up(names: Sequence[str], *, window: int, length_ns: int) -> int:
-    """Bars of `length_ns` that features and window need, with room for averages to forget how they began.
+    """Bars of `length_ns` that features and window need, enough for the start of averages to fade.
 
-    A user's own function tells no span, and columns of the data need none: for these the usual number must do.
+    The span of a user's own function is unknown, and columns of the data have none: they get the default number.
 
     >>> minute = 60 * 10**9
     >>> bars_to_warm_up(["rsi_14"], window=1, length_ns=minute)

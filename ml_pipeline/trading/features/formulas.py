@@ -1,7 +1,7 @@
 """The formulas of the built-in features: bars -> float64 (T,), with NaN during warm-up; T exceeds the warm-up.
 
-Each value depends only on its own bar and earlier ones. `indicators` knows them by name. Built-in features are stated
-twice: here for all bars at once, and in `streaming_formulas` bar by bar. Tests hold the two to the same bits.
+Each value depends only on its own bar and earlier ones. `indicators` lists them by name. Built-in features are
+implemented twice: here for all bars at once, and in `streaming_formulas` bar by bar. Tests check for equal bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ _CHUNK = 1 << 16
 
 
 class Bars(NamedTuple):
-    """The bars of one asset, without those of the timeline where it has none; each array is (T,)."""
+    """The bars of one asset, without times at which it has no bar; each array is (T,)."""
 
     times: NDArray[np.datetime64]
     open: FloatArray
@@ -95,7 +95,7 @@ def _volume_zscore(bars: Bars, span: int) -> FloatArray:
 
 
 def phase(wave: np.ufunc, period_s: int, origin_s: int, bars: Bars) -> FloatArray:
-    """A wave of the time of each bar, with this period, that begins at `origin_s`."""
+    """A wave of each bar's time with this period, which begins at `origin_s`."""
     seconds = bars.times.astype("datetime64[s]").astype(np.int64) - origin_s
     return np.asarray(wave(2 * np.pi * (seconds % period_s) / period_s), dtype=np.float64)
 

@@ -179,7 +179,7 @@ def _about_foresight(
             if known.explained >= _PREDICTABLE:
                 sentence = (
                     f"{symbol} can be predicted: its past explains {known.explained:.0%} of the variance of the next "
-                    "bar's return, as in smoothed, averaged or rounded prices, at which perhaps nobody could trade"
+                    "bar's return, as in smoothed, averaged or rounded prices, at which trading may be impossible"
                 )
                 warnings.setdefault((symbol, "predictable"), FeatureWarning("predictable", (), sentence))
             measured = [c for c in columns if plain[c].startswith(FEATURE_PREFIX) or plain[c] in unseen]

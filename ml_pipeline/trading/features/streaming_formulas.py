@@ -15,7 +15,7 @@ from ml_pipeline.trading.features.indicators import Feature
 from ml_pipeline.trading.market.data import FloatArray
 
 _HIGH, _LOW, _CLOSE, _VOLUME = range(4)
-# Bars by which the room exceeds what is kept, at least: it is moved back to the front once in so many.
+# Least number of spare columns of the buffer, which moves its bars back to the front once they are used up.
 _SPARE = 256
 
 
@@ -23,7 +23,7 @@ class RecentBars:
     """The last `longest` bars of each of A assets, NaN before the first.
 
     count: int64 (A,), the bars of each asset so far. Windows are views (A, n), oldest first, valid until the next
-    `append`; each row lies together in memory, as in `sliding_window_view`, so that sums over it add in the same order.
+    `append`; each row is contiguous in memory, as in `sliding_window_view`, so that sums over it add in the same order.
     """
 
     def __init__(self, n_assets: int, longest: int) -> None:
@@ -41,14 +41,14 @@ class RecentBars:
         *,
         fresh: NDArray[np.bool_],
     ) -> None:
-        """Add a bar to each asset that is `fresh`, bool (A,); the others keep theirs."""
+        """Add a bar to each asset that is `fresh`, bool (A,); the others are unchanged."""
         end, longest, values = self._end, self._longest, self._values
         if end == values.shape[2]:
             values[:, :, :longest] = values[:, :, end - longest :].copy()
             end = longest
         for field, numbers in ((_HIGH, high), (_LOW, low), (_CLOSE, close), (_VOLUME, volume)):
             values[field, :, end] = numbers
-        if not fresh.all():  # rows of the others move along, so that all end at the same place
+        if not fresh.all():  # shift the other rows too, so that all end in the same column
             stale = np.flatnonzero(~fresh)
             values[:, stale, end - longest + 1 : end + 1] = values[:, stale, end - longest : end]
         self._end = end + 1
@@ -77,7 +77,7 @@ class RecentBars:
         return self._values[_CLOSE, :, self._end - 1 - n]
 
     def _window(self, field: int, n: int) -> FloatArray:
-        assert n <= self._longest, "a window longer than what is kept"
+        assert n <= self._longest, "a window longer than the buffer"
         return self._values[field, :, self._end - n : self._end]
 
 
@@ -92,12 +92,12 @@ class StreamedFormula(Protocol):
     def update(self, bars: RecentBars, fresh: Mask) -> FloatArray:
         """The values (A,) after a bar was added to the assets that are `fresh`, NaN during warm-up.
 
-        Those of the others have no meaning.
+        The values of the other assets have no meaning.
         """
 
 
 def streamed(feature: Feature, n_assets: int) -> StreamedFormula | None:
-    """The feature bar by bar; None for one that is no formula of ours."""
+    """The feature bar by bar; None if it has no built-in formula."""
     compute = feature.compute
     make = _STREAMED.get(compute.func) if isinstance(compute, partial) else None
     return None if make is None else make(n_assets, **compute.keywords)  # type: ignore[attr-defined]

@@ -169,7 +169,7 @@ def test_data_without_highs_or_lows_are_refused(setting, missing):
     features = compute_features(market, ("log_return_1",))
     scaler = FeatureScaler.fit(features.values)
     symbol = "A" if missing == "low" else "B"
-    with pytest.raises(UserError, match=f"{setting} needs .* but every {missing} of {symbol} is its close"):
+    with pytest.raises(UserError, match=f"{setting} needs .* but every {missing} of {symbol} equals its close"):
         prepare_market(market, features, scaler, TradingRules(**{setting: 0.1}))
     prepared = prepare_market(market, features, scaler, TradingRules())
     with pytest.raises(UserError, match=f"{setting} needs the high and low of each bar"):

@@ -231,5 +231,5 @@ def test_bars_that_come_without_a_column_are_refused_as_if_it_were_nan(name):
 
 
 def test_columns_are_known_once_there_is_a_bar():
-    with pytest.raises(UserError, match="once there is a bar"):
+    with pytest.raises(UserError, match="unknown before the first bar"):
         _ = FeatureStream(["A"], ["log_return_1"], Timing(MINUTE, "open")).columns
