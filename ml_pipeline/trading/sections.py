@@ -12,7 +12,7 @@ from ml_pipeline.trading.features.formulas import SPANNED
 from ml_pipeline.trading.features.indicators import feature_examples, is_function, make_features
 from ml_pipeline.trading.settings import TradingConfig
 
-# Largest trade_limit_percent in these files, where it is a fraction: 0.1 means 10 %.
+# Largest trade_limit_percent in these files, as a fraction: 0.1 means 10 %.
 _WHOLE = 1.0
 
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of the guide to many trainings: trains a few short runs, and opens the page over them and a study.
+"""Draw the pictures of the guide to many trainings: train short runs, and open the dashboard on them and a study.
 
 python -m tests.dashboard.pictures
 """
@@ -75,7 +75,7 @@ def draw(root: Path) -> None:
 
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
-        raise UserError("Chromium is not installed; the pictures are drawn in it.")
+        raise UserError("Drawing the pictures needs Chromium, which is not installed; install it.")
     chosen = "&".join(
         f"run={name}" for name in ("cartpole-seed0", "cartpole-seed1", "cartpole-seed2", "cartpole-small-steps")
     )
@@ -99,12 +99,12 @@ def draw(root: Path) -> None:
         picture("dashboard.png", "curves")
         picture("dashboard-time.png", "time", scheme="dark", height=620)
         picture("dashboard-settings.png", "settings", height=420)
-        make_a_study(root)  # the other pictures are of runs alone
+        make_a_study(root)  # the other pictures show only runs
         picture("dashboard-study.png", "study", height=860)
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # the page shows where it is
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # the page shows its path
         root = Path(folder) / "checkpoints"
         train_runs(root)
         draw(root)

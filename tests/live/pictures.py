@@ -1,5 +1,5 @@
-"""Draw the pictures of paper trading in docs/: a policy trained on the built-in market trades on fresh bars of it, at a
-broker that delays, splits and rejects orders; then the page of sessions, and the one beside the backtest.
+"""Draw the pictures of paper trading in docs/: a policy trained on the built-in market trades on its last bars, at a
+broker that delays, splits and rejects orders; then the pages of the session and of its reconciliation.
 
 python -m tests.live.pictures
 """
@@ -36,7 +36,7 @@ def draw(folder: Path) -> None:
 
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
-        raise UserError("Chromium is not installed; the pictures are drawn in it.")
+        raise UserError("Drawing the pictures needs Chromium, which is not installed; install it.")
     with (
         serve(folder / "checkpoints", sessions=folder / "live", port=0) as server,
         sync_playwright() as started,

@@ -1,4 +1,4 @@
-"""Draw the pictures of the README and of the guide on markets: the run that `make train` does, and its report.
+"""Draw the pictures of the README and of the guide on markets, from the run of `make train` and its report.
 
 python -m tests.trading.pictures
 """
@@ -17,7 +17,7 @@ from tests.tuning.pictures import DOCS, draw
 def train() -> Path:
     """The folder of a run on the built-in market, with the figures that the README shows.
 
-    Raises UserError where this processor rounds to others: the README's table and its pictures are of one run.
+    Raises UserError if this processor rounds to other figures: table and pictures of the README show the same run.
     """
     folder = Path("checkpoints/trading")
     if code := cli.main(["train", "--n-envs", "8", "--checkpoint-dir", str(folder)]):
@@ -25,7 +25,7 @@ def train() -> Path:
     figures = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
     total = f"{100 * figures['agent']['total_return']:+,.1f} %"
     if f"Total return               {total}" not in (DOCS.parent / "README.md").read_text(encoding="utf-8"):
-        raise UserError(f"The agent returned {total} here, and another share in README.md; print its table anew, too.")
+        raise UserError(f"The agent returned {total} here, but README.md has another return; update its table too.")
     return folder
 
 

@@ -17,12 +17,12 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def draw(report: Path, picture: Path, *, width: int = 1200, height: int = 1500, scheme: str = "light") -> None:
-    """The upper part of a study's page as a picture. Raises UserError where there is no Chromium."""
+    """The upper part of a study's page as a picture. Raises UserError without Chromium."""
     from playwright.sync_api import sync_playwright
 
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
-        raise UserError("Chromium is not installed; the picture is drawn in it.")
+        raise UserError("Drawing a picture needs Chromium, which is not installed; install it.")
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
         page = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme).new_page()

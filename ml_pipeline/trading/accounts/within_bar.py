@@ -195,7 +195,7 @@ def _margin_call(ops: Ops, compiled: Compiled, fill_orders: Callable[..., Any], 
 
 
 def _closing_terms(terms: Terms) -> Terms:
-    """The costs of `terms` without their limits. Machine code knows no defaults, so every field is given."""
+    """The costs of `terms` without their limits. Machine code has no default arguments, so every field is given."""
     costs = (terms.buy_rate, terms.sell_rate, terms.fixed_fee, terms.borrow_rate)
     reserve = -math.inf if terms.maintenance > 0.0 else 0.0
     return Terms(*costs, -1.0, 1.0, 1.0, math.inf, reserve, 0.0, 0.0, 0.0, 0.0, 0.0, terms.maintenance, 0.0, -1.0, 0.0)

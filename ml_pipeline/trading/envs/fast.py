@@ -53,7 +53,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         engine: Engine = "auto",
     ) -> None:
         if market.n_bars < window + 1:
-            raise UserError(f"A step with a window of {window} needs {window + 1} bars, but got {market.n_bars}.")
+            raise UserError(f"A window of {window} needs {window + 1} bars, but got {market.n_bars}; use more bars.")
         self.market = market
         self.rules = rules = rules or TradingRules()
         self.window = window

@@ -249,6 +249,6 @@ def _held_at_mean(features: NDArray[np.float32], columns: Sequence[int]) -> NDAr
 def judge(
     env: StatefulTradingEnv, act: Act, run: Run, columns: Mapping[str, Sequence[int]] | None = None
 ) -> ImplausibleResult | None:
-    """What is implausible in `run`, made by `act` in `env`, or None. columns: as in `most_missed_feature`."""
+    """The implausible result of `run`, made by `act` in `env`, or None. columns: as in `most_missed_feature`."""
     result = implausible_result(run)
     return result if result is None or not columns else replace(result, missed=most_missed_feature(env, act, columns))

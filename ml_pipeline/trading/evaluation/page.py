@@ -51,7 +51,7 @@ body { max-width: 72rem; }
 
 
 class Observed(NamedTuple):
-    """What the agent observed. names: of D features. values: (n, D), one row per ledger row, before scaling."""
+    """Observations of the agent. names: of D features. values: (n, D), one row per ledger row, before scaling."""
 
     names: Sequence[str]
     values: FloatArray

@@ -74,7 +74,7 @@ def results_table(evaluation: Evaluation) -> str:
 
 
 def results_summary(evaluation: Evaluation) -> str:
-    """What a training ends with: six rows of `table_rows` with title and headlines, and one line on what they mean."""
+    """The summary of a training: six rows of `table_rows` with title and headlines, and one line on their meaning."""
     table = text_table(table_rows(evaluation, _SUMMARY_ROWS))
     return "\n".join(
         [evaluation.title, "", *[f"{line}\n" for line in headlines(evaluation)], table, "", standing(evaluation)]

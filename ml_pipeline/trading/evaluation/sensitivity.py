@@ -70,7 +70,7 @@ class BreakEven:
 class LateGain:
     """A gain from orders `delay` bars late over orders in time, as total log returns.
 
-    The two accounts differ in the bars between an order and its late copy, where the gain is made. n_orders: orders
+    It arises in the bars between an order and its late copy, in which the two accounts differ. n_orders: orders
     filled in time. errors: the gain in standard errors, from the differences in return per bar.
     """
 

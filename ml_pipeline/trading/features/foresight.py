@@ -165,7 +165,7 @@ def _bits(told: FloatArray, returns: FloatArray, horizon: int) -> Iterator[Fores
         bits = _information(bins, classes, n_classes)
         if bits < unlikely:
             continue
-        # Rotated against each other, both keep their clusters, and what remains is chance.
+        # A rotation keeps the clusters of both; the bits that remain are chance.
         offsets = np.linspace(0.1, 0.9, _N_ROTATIONS) * len(bins)
         chance = max(_information(np.roll(bins, int(offset)), classes, n_classes) for offset in offsets)
         if bits - chance >= unlikely:
@@ -206,7 +206,7 @@ def _far(values: FloatArray, known: Innovations, begin: int) -> Iterator[Foresig
 
 
 def _news(values: FloatArray, known: Innovations, begin: int) -> Iterator[FloatArray]:
-    """The values, their growth, and what neither their past nor the present bar explains; 0 if they did not change."""
+    """The values, their growth, and the part that neither past nor present bar explains; 0 if they did not change."""
     yield centred_ranks(values)
     growth = np.diff(values, prepend=values[0])
     moved = growth != 0

@@ -15,7 +15,7 @@ from ml_pipeline.trading.market.data import FloatArray
 
 _DAY_S = 86_400
 _MONDAY_S = 4 * _DAY_S  # 1970-01-05
-# Rolling windows and averages are computed for so many bars at a time, so that memory does not grow with the bars.
+# Rolling windows and averages are computed for this many bars at a time, which bounds the memory.
 _CHUNK = 1 << 16
 
 

@@ -18,7 +18,7 @@ _MOST_LAGS = 20
 _MEANS = (5, 20, 100, 300, 1000, 5000)
 _TRENDS = (3, 10, 30, 100, 300, 1000)
 _VOLATILITY_BARS = 50
-# Moves are clipped to this many deviations, so that single bars decide nothing.
+# Moves are clipped to this many deviations, so that single bars have little effect.
 _LARGEST = 6.0
 # Bars that the mean of a time of day or week needs; otherwise coarser times are used.
 _FEWEST_OF_TIME = 200
@@ -47,7 +47,7 @@ class Innovations:
     _ranked: dict[int, FloatArray] = field(default_factory=dict)
 
     def ranked_moves(self, horizon: int) -> FloatArray:
-        """The ranks of the innovations of returns over the next `horizon` bars, (T,); in the last bars, of fewer."""
+        """The ranks of the innovations of returns over the next `horizon` bars, (T,), or fewer at the end."""
         if horizon not in self._ranked:
             total = np.concatenate([[0.0], np.cumsum(self.moves)])
             end = np.minimum(np.arange(len(self.moves)) + 1 + horizon, len(self.moves))

@@ -163,14 +163,14 @@ def _bits(told: FloatArray) -> float:
 
 
 def _enough(windows: FloatArray) -> FloatArray:
-    """The rank correlation, by Fisher's transformation, that so many windows must reach, (K,); above 1: too few."""
+    """The rank correlation that this many windows must reach, by Fisher's transformation, (K,); above 1: too few."""
     free = windows - 3
     enough = np.maximum(np.tanh(_STANDARD_ERRORS / np.sqrt(np.maximum(free, 1e-9))), _FOLLOWS)
     return np.where(free > 0, np.minimum(enough, 1 - _ROUNDING), 2.0)
 
 
 def _forms(told: FloatArray, close: FloatArray) -> Iterator[FloatArray]:
-    """The column, and what it says of the price now if it is a distance in money or a price."""
+    """The column, and its ratios to the price now, in case it is a distance in money or a price."""
     yield told
     if len(np.unique(told)) > 2:
         yield told / close
@@ -183,7 +183,7 @@ def _agreement(forms: FloatArray, figures: _Figures) -> FloatArray:
     forms = forms.astype(np.float32)
     most = figures.ordered @ np.sort(forms, axis=0)
     agreed: FloatArray = np.abs(figures.ranked @ forms) / np.maximum(most, 1e-3)
-    # A figure that hardly varies, as a gap from close to open that is mostly 0, agrees with any column by chance.
+    # A figure that hardly varies, such as a gap from close to open that is mostly 0, agrees with any column by chance.
     n = forms.shape[0]
     agreed[(figures.ordered**2).sum(axis=1) < _FEWEST_DIFFERENT * n * (n**2 - 1) / 12] = 0.0
     return agreed

@@ -209,7 +209,7 @@ def _possible(bars: BarSet) -> bool:
     present = bars.present
     if not present.any():
         return True
-    least = np.minimum(np.minimum(bars.open, bars.low), bars.close)  # NaN where one is
+    least = np.minimum(np.minimum(bars.open, bars.low), bars.close)  # NaN if one is NaN
     most = np.maximum(np.maximum(bars.open, bars.high), bars.close)
     fine = (least > 0) & (most < np.inf) & (bars.low <= bars.high) & (bars.volume >= 0) & (bars.volume < np.inf)
     if bars.half_spread is not None:

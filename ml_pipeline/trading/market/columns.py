@@ -349,7 +349,7 @@ def headerless(rows: Sequence[Sequence[str]], separator: str) -> tuple[str, ...]
 
 
 def _is_bar(cells: Sequence[str]) -> bool:
-    """Whether a row has no title: every cell is a number, a time or empty, or a symbol beside two numbers or more."""
+    """Whether a row has no title: its cells are numbers, times or empty, or a symbol next to four or more of these."""
     filled = [cell for cell in cells if cell]
     values = [cell for cell in filled if re.fullmatch(f"{_NUMBER}|{_TIME_TITLE}|{_CLOCK}", cell, re.IGNORECASE)]
     return len(values) >= 2 and len(filled) - len(values) <= (len(values) >= 4)

@@ -1,4 +1,4 @@
-"""Bars of one or several assets on one timeline, which all of `trading` reads and nothing changes.
+"""Bars of one or several assets on one timeline, read by all of `trading` and changed by none.
 
 T bars, A assets. This module reads no files (see `market.files`) and computes no features (see `features`).
 """

@@ -253,7 +253,7 @@ def infer_calendar(times: NDArray[np.datetime64]) -> Calendar:
     260 days, without exchange holidays: hourly bars 260 x 24, daily bars with a Sunday evening bar 52 x 6. Other
     markets have 252 days with the bars of their median weekday: an exchange that is open for seven hours has 252 x 7
     hourly bars.
-    Daily forex bars from Monday to Friday cannot be told from stocks and count as such.
+    Daily forex bars from Monday to Friday cannot be distinguished from stocks and count as such.
 
     >>> infer_calendar(np.arange("2024-01-01", "2024-03-01", dtype="datetime64[D]")).periods_per_year
     365.0

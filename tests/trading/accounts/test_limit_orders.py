@@ -72,7 +72,7 @@ def test_an_order_that_lapsed_is_ordered_again_by_the_same_choice(tiny_market, d
 
 
 def test_the_proceeds_of_a_limit_sale_buy_nothing_in_its_bar(tiny_market):
-    # A is sold at 101 and B would be bought at 99 in the same bar: nobody knows in which order.
+    # A is sold at 101 and B would be bought at 99 in the same bar: the order is unknown.
     close = np.full((3, 2), 100.0)
     up, down = np.array([[0, 0], [0, 0], [2, 0]]), np.array([[0, 0], [2, 0], [0, 2]])
     market = tiny_market(close, high=close + up, low=close - down)

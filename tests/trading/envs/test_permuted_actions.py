@@ -1,4 +1,4 @@
-"""Actions decide: whoever permutes them permutes the outcomes, and nothing else."""
+"""Permuting actions permutes the outcomes, and changes nothing else."""
 
 import itertools
 

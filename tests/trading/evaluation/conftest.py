@@ -17,7 +17,7 @@ CALENDAR = Calendar("weekdays", 252.0, "daily bars, not on weekends: 252 a year"
 
 @pytest.fixture(scope="session")
 def evaluation_of() -> Callable[..., Evaluation]:
-    """The evaluation of a policy, or of one action at every bar, beside two random policies."""
+    """The evaluation of a policy, or of one action at every bar, with two random policies."""
 
     def evaluate(market: PreparedMarket, action: Any = 1, **rules: Any) -> Evaluation:
         act = action if callable(action) else lambda _: action

@@ -1,4 +1,4 @@
-"""Each look at the test part of the data is written down under their fingerprint, whoever looks and from wherever."""
+"""Each look at the test part of the data is recorded under their fingerprint, for every caller and folder."""
 
 import json
 import threading

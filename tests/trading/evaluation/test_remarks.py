@@ -31,7 +31,7 @@ def test_the_remarks_say_what_the_figures_rest_on(evaluation_of, tiny_market):
     ]
 
 
-# Stands still, triples, and stands still again: whoever is short is ruined in the seventh of twelve bars.
+# Stands still, triples, and stands still again: a short is ruined in the seventh of twelve bars.
 TRIPLES = [100.0] * 6 + [300.0] * 6
 
 

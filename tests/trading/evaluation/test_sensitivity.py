@@ -60,7 +60,7 @@ def test_the_break_even_fee_is_where_the_same_orders_earn_nothing(tiny_market):
 
 
 def test_slippage_and_spread_stay_on_and_are_named(tiny_market):
-    # 10 bps of slippage and half a spread of 20 bps are paid beside the fee: it breaks even 30 bps lower.
+    # 10 bps of slippage and half a spread of 20 bps are paid on top of the fee: it breaks even 30 bps lower.
     rules = TradingRules(fill_at="close", slippage_bps=10, borrow_bps_per_year=300, fixed_fee=1e-9)
     market = tiny_market(ZIGZAG, half_spread=np.full(60, 0.002))
     free = _analyze(tiny_market(ZIGZAG), TradingRules(fill_at="close"), _knowing).break_even

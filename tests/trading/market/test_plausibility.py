@@ -1,4 +1,4 @@
-"""Prices at which nobody can have traded, from a file to what is said, refused or not filled."""
+"""Prices at which no trade was possible: they are reported, refused or not filled."""
 
 import numpy as np
 import pytest
