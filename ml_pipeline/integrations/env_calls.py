@@ -1,4 +1,4 @@
-"""What `SB3ParallelEnv` asks of single environments, apart from it: workers would import Stable-Baselines3 with it."""
+"""Functions of `SB3ParallelEnv` that run in workers, in this module so that workers do not import Stable-Baselines3."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ import gymnasium
 
 
 def get_attribute(env: gymnasium.Env, name: str) -> Any:
-    """That of the first wrapper that has it, or else of the environment."""
+    """The attribute of the first wrapper that has it, or else of the environment."""
     return env.get_wrapper_attr(name)
 
 
 def set_attribute(env: gymnasium.Env, name: str, value: Any) -> None:
-    """Sets it on the first wrapper that has it, or else on the environment."""
+    """Sets the attribute on the first wrapper that has it, or else on the environment."""
     env.set_wrapper_attr(name, value)
 
 
@@ -21,7 +21,7 @@ def call_method(env: gymnasium.Env, name: str, args: tuple[Any, ...], kwargs: di
 
 
 def is_wrapped(env: gymnasium.Env, wrapper: type[gymnasium.Wrapper] | str) -> bool:
-    """Whether it has a wrapper of this class, which `class_to_send` gave."""
+    """Whether the environment has a wrapper of this class, as returned by `class_to_send`."""
     while isinstance(env, gymnasium.Wrapper):
         if wrapper in map(_full_name, type(env).__mro__) if isinstance(wrapper, str) else isinstance(env, wrapper):
             return True
@@ -30,9 +30,9 @@ def is_wrapped(env: gymnasium.Env, wrapper: type[gymnasium.Wrapper] | str) -> bo
 
 
 def class_to_send(wrapper_class: type[gymnasium.Wrapper]) -> type[gymnasium.Wrapper] | str:
-    """The name of a class, since a worker would import the class itself, and all that its module imports.
+    """The full name of a class, so that a worker need not import its module and all imports of that module.
 
-    The class itself where it stands inside of a function or class: a copy that is sent by value loses that of its name.
+    A class defined inside a function or class is returned itself, since its name does not identify it.
     """
     at_top = wrapper_class.__qualname__ == wrapper_class.__name__
     return _full_name(wrapper_class) if at_top else wrapper_class

@@ -1,4 +1,4 @@
-"""`ParallelEnv` as a `VecEnv` of Stable-Baselines3: its users train PPO, DQN or SAC over it by changing one line.
+"""`ParallelEnv` as a `VecEnv` of Stable-Baselines3: train its PPO, DQN or SAC with it by changing one line.
 
     envs = SB3ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 8)
     model = stable_baselines3.PPO("MlpPolicy", envs)
@@ -34,10 +34,10 @@ Indices = int | Iterable[int] | None
 class SB3ParallelEnv(VecEnv):
     """Takes the arguments of `ParallelEnv`, except autoreset_mode and copy, which Stable-Baselines3 determines.
 
-    Or a `ParallelEnv` that is there already, with autoreset_mode SAME_STEP, the default.
+    Also accepts an existing `ParallelEnv` with autoreset_mode SAME_STEP, the default.
 
-    Each info has "TimeLimit.truncated", and "terminal_observation" where an episode ended. `parallel_env` is the
-    `ParallelEnv` itself. The arrays it returns are the caller's to keep.
+    Each info has "TimeLimit.truncated", and "terminal_observation" if an episode ended. `parallel_env` is the
+    `ParallelEnv` itself. The caller owns the returned arrays.
 
     >>> envs = SB3ParallelEnv([lambda: gymnasium.make("CartPole-v1")] * 4, num_workers=2)
     >>> envs.reset().shape
@@ -55,7 +55,7 @@ class SB3ParallelEnv(VecEnv):
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
 
     def reset(self) -> Any:
-        """Observations of new episodes; the seeds and options set before are used once."""
+        """Begins new episodes; returns observations. Seeds and options that were set before are used once."""
         waiting = np.ones(self.num_envs, np.bool_)
         while waiting.any():  # once, unless options differ
             options = self._options[int(waiting.argmax())]
@@ -75,7 +75,7 @@ class SB3ParallelEnv(VecEnv):
         self.parallel_env.step_async(_batched(self.action_space, actions))
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
-        """Ends it: observations, rewards float32 (N,), dones bool (N,), infos, one per environment."""
+        """Ends the step: observations, rewards float32 (N,), dones bool (N,), infos, one per environment."""
         observations, rewards, terminated, truncated, batched = self.parallel_env.step_wait()
         dones = terminated | truncated
         final_obs = batched.pop("final_obs", None)
@@ -89,7 +89,7 @@ class SB3ParallelEnv(VecEnv):
         return self._owned(observations), rewards.astype(np.float32), dones, infos
 
     def _owned(self, observations: Any) -> Any:
-        """Arrays that later steps leave as they are."""
+        """Arrays that later steps do not change."""
         return observations if self.parallel_env.copy else copy.deepcopy(observations)
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class SB3ParallelEnv(VecEnv):
         return list(self.parallel_env.render())
 
     def _apply(self, indices: Indices, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """What function(env, *args) gives for each of these; for one that is named twice, it is called twice."""
+        """The results of function(env, *args) for these environments; a repeated index is called repeatedly."""
         every = range(self.num_envs)
         left = [(place, every[index]) for place, index in enumerate(self._get_indices(indices))]
         found: dict[int, Any] = {}
@@ -130,7 +130,7 @@ class SB3ParallelEnv(VecEnv):
 
 
 def _batched(space: spaces.Space, actions: Any) -> Any:
-    """Actions of a Dict or Tuple space in Gymnasium's form, if they are one per environment; others as they are.
+    """Actions of a Dict or Tuple space in Gymnasium's form, if they are one per environment; others unchanged.
 
     Raises ActionsError if one of them lacks a part.
     """
@@ -150,7 +150,7 @@ def _batched(space: spaces.Space, actions: Any) -> Any:
 
 
 def _per_env(batched: dict[str, Any], num_envs: int) -> list[dict[str, Any]]:
-    """One info per environment, out of Gymnasium's dict of arrays and masks; NumPy scalars stay what they are."""
+    """One info per environment, from Gymnasium's dict of arrays and masks; NumPy scalars are unchanged."""
     infos: list[dict[str, Any]] = [{} for _ in range(num_envs)]
     for key, mask in batched.items():
         name = key[1:]

@@ -1,4 +1,4 @@
-"""Tests to inherit for those who write a broker, a feed or a vectorizer of their own. They need pytest."""
+"""Test classes to inherit for your own broker, feed or vectorizer. They need pytest."""
 
 from typing import TYPE_CHECKING
 

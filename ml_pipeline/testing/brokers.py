@@ -1,6 +1,6 @@
-"""What every broker must do, as a test class: derive one for a new broker, and give it an account to trade.
+"""The tests that every broker must pass: derive a test class for a new broker, and give it an account to trade.
 
-Nothing here depends on prices, only on what the broker tells of them.
+The tests do not depend on actual prices, only on the prices that the broker reports.
 """
 
 import itertools
@@ -16,18 +16,18 @@ from ml_pipeline.live.brokers.broker import ENDED, Broker, Charge, Fill, OrderRe
 
 
 class BrokerContract(ABC):
-    """Tests of a broker whose account begins with cash alone. Each test has an account of its own."""
+    """Tests of a broker whose account begins with cash alone. Each test needs a new account."""
 
     symbol: str
     """A symbol that can be traded."""
 
     @abstractmethod
     def open_broker(self) -> Broker:
-        """The broker; called again, another connection to the same account."""
+        """Return the broker; a second call returns another connection to the same account."""
 
     @abstractmethod
     def let_market_trade(self, broker: Broker) -> None:
-        """Let time go on until a market order that the broker has would be filled."""
+        """Let time pass until a market order at the broker would be filled."""
 
     @pytest.fixture
     def broker(self) -> Iterator[Broker]:

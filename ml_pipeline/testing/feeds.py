@@ -1,4 +1,4 @@
-"""What every feed does. A class of tests of one feed inherits this one and makes the feed."""
+"""The tests that every feed must pass: derive a test class for a new feed, and open the feed in it."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -16,7 +16,7 @@ BEGINS = np.datetime64("2024-03-01T14:30", "ns")
 
 
 def minutes_market(n_bars: int = 12, n_symbols: int = 2, *, seed: int = 0, absent: float = 0.0) -> MarketData:
-    """Bars of a minute from `BEGINS` on. absent: the part of the bars that a symbol does not have."""
+    """One-minute bars from `BEGINS` on. absent: the fraction of bars that a symbol does not have."""
     generator = np.random.default_rng(seed)
     shape = (n_bars, n_symbols)
     close = np.round(100 * np.exp(np.cumsum(generator.normal(0, 1e-3, shape), axis=0)), 4)
@@ -43,7 +43,7 @@ def minutes_market(n_bars: int = 12, n_symbols: int = 2, *, seed: int = 0, absen
 
 
 def assert_same_bars(got: BarSet, expected: BarSet) -> None:
-    """Every bit but whether they came late."""
+    """Compare all bits, except whether the bars were late."""
     assert got.time == expected.time
     assert got.closed_at == expected.closed_at
     for name in ("open", "high", "low", "close", "volume", "fillable"):
@@ -62,7 +62,7 @@ FIRST = 4
 
 
 class FeedContract:
-    """The feed's market has been recorded up to the bar `FIRST`; the bars from there on come after its start."""
+    """The feed's market is recorded up to the bar `FIRST`; later bars arrive after the start."""
 
     market = minutes_market()
 

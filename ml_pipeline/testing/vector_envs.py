@@ -1,4 +1,4 @@
-"""What every vectorizer keeps: a class of tests to inherit, and the environments that they step."""
+"""The tests that every vectorizer must pass, as a class to inherit, and the environments that they step."""
 
 import copy
 import re
@@ -25,7 +25,7 @@ N = 5
 
 
 class CustomSpace(gymnasium.Space):
-    """A space that Gymnasium knows nothing about."""
+    """A space that is not one of Gymnasium's."""
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
         return f"word-{self.np_random.integers(10)}"
@@ -58,7 +58,7 @@ SPACES = {
 
 
 class SamplingEnv(gymnasium.Env):
-    """Observes samples of a space, insists on actions from it, and ends every third step."""
+    """Observes samples of a space, asserts that actions are in it, and ends every third step."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         self.observation_space = copy.deepcopy(space)
@@ -71,7 +71,7 @@ class SamplingEnv(gymnasium.Env):
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        # A scalar Box warns about the NumPy scalar that Gymnasium's own iterate() makes of its actions.
+        # A scalar Box warns about the NumPy scalars that Gymnasium's iterate() makes from its actions.
         given = np.asarray(action) if isinstance(self.action_space, spaces.Box) else action
         assert self.action_space.contains(given), f"{action!r} of {type(action)} is not in {self.action_space}"
         self.t += 1
@@ -79,7 +79,7 @@ class SamplingEnv(gymnasium.Env):
 
 
 class KeepingEnv(CountingEnv):
-    """Keeps what it was given, and hands out what it goes on changing."""
+    """Keeps the actions that it gets, and returns a list that it changes later."""
 
     def __init__(self) -> None:
         super().__init__(length=1000)
@@ -93,7 +93,7 @@ class KeepingEnv(CountingEnv):
 
 
 class WholeNumberEnv(CountingEnv):
-    """Observes its step as a plain int, of at most `most`, and says what it was stepped with and its render mode."""
+    """Observes its step as a plain int, of at most `most`, and reports its action in the info."""
 
     def __init__(self, action_space: gymnasium.Space, most: int = 9, length: int = 2) -> None:
         super().__init__(length=length)
@@ -140,7 +140,7 @@ def trajectory(envs: VectorEnv, n_steps: int, *, seed: int | None = 11) -> list[
 
 
 def wrapped(envs: Any) -> Any:
-    """Under most of Gymnasium's vector wrappers; observations can be wrapped in NEXT_STEP mode alone."""
+    """`envs` in most of Gymnasium's vector wrappers; observations can be wrapped only in NEXT_STEP mode."""
     mode = envs.metadata["autoreset_mode"]
     envs = wrappers.NormalizeReward(wrappers.RecordEpisodeStatistics(envs))
     if mode == AutoresetMode.NEXT_STEP:
@@ -169,10 +169,10 @@ def assert_equal(a: Any, b: Any) -> None:
 
 
 class VectorEnvContract:
-    """Tests of a vectorizer, `ParallelEnv` or one of your own: derive a class, and say how it is made."""
+    """Tests of a vectorizer, `ParallelEnv` or your own: derive a class that overrides `vectorizer`."""
 
     def vectorizer(self, env_fns: Any, **kwargs: Any) -> VectorEnv:
-        """The vectorizer of the environments that these functions make. kwargs: `autoreset_mode`, and `copy`."""
+        """Return a vectorizer of the environments that these functions make. kwargs: as of `ParallelEnv`."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -207,7 +207,7 @@ class VectorEnvContract:
         envs.step([0, 0])
         observations, _, terminated, _, infos = envs.step([0, 0])
         assert terminated.all()
-        # (episode, step): the last of episode 1 is (1, 2); what is returned is the first of episode 2, (2, 0)
+        # (episode, step): the last of episode 1 is (1, 2); step() returns the first of episode 2, (2, 0)
         assert [tuple(final[:2]) for final in infos["final_obs"]] == [(1, 2), (1, 2)]
         assert observations[:, :2].tolist() == [[2, 0], [2, 0]]
         assert infos["_final_obs"].tolist() == infos["_final_info"].tolist() == [True, True]
@@ -271,14 +271,14 @@ class VectorEnvContract:
         envs.reset(seed=0)
         with pytest.raises(ActionsError, match=re.escape("actions must be int64 of shape (2,)")) as caught:
             envs.step(actions)
-        assert isinstance(caught.value, TypeError)  # as Gymnasium's own say
+        assert isinstance(caught.value, TypeError)  # as Gymnasium's errors are
         assert isinstance(caught.value, ValueError)
         assert envs.step([1, 2])[1].tolist() == [11.0, 21.0]
 
     @pytest.mark.parametrize(
         ("space", "actions", "given"),
         [
-            # As from Gymnasium's own: an np.float64 stays one where it is the whole action, so that it is a float.
+            # As in Gymnasium: an np.float64 that is the whole action keeps its type, and is thus a float.
             (spaces.Box(0, 1, ()), np.array([0.1, 0.2]), ["float64 0.1", "float64 0.2"]),
             (spaces.Box(0, 1, (1,)), [0, 1], ["ndarray [0.]", "ndarray [1.]"]),
             (spaces.Box(0, 1, (1,)), np.array([[0.5], [1.0]]), ["ndarray [0.5]", "ndarray [1.]"]),
@@ -435,5 +435,5 @@ class VectorEnvContract:
         with pytest.raises(ResetRequiredError, match=re.escape("environments [0] are over")):
             envs.step([0, 0])
         observations, _ = envs.reset(options={"reset_mask": np.array([True, False])})
-        assert observations[:, 1].tolist() == [0, 2]  # the refused step touched nobody
+        assert observations[:, 1].tolist() == [0, 2]  # the refused step changed no environment
         assert envs.step([0, 0])[0][:, 1].tolist() == [1, 3]

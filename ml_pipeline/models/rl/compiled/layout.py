@@ -1,4 +1,4 @@
-"""The arguments of compiled functions, named tuples that numba unpacks at no cost, and where parameters lie in them.
+"""The arguments of compiled functions, named tuples that numba unpacks at no cost, and the layout of parameters.
 
 B samples, D observation size, A numbers of an action, E epochs, L layers of a network, P numbers in a padded vector,
 C chunks of a minibatch, W the widest layer.
@@ -17,13 +17,13 @@ from ml_pipeline.models.rl.networks.mlp import activation_in
 
 TANH, RELU, ELU, GELU, SILU, LEAKY_RELU = range(6)
 CODES = {"tanh": TANH, "relu": RELU, "elu": ELU, "gelu": GELU, "silu": SILU, "leaky_relu": LEAKY_RELU}
-"""How the kernel calls the activations of `PPOConfig`."""
+"""The kernel's codes for the activations of `PPOConfig`."""
 FROM_SUMS = frozenset({GELU, SILU})
-"""Those that fall and rise: their slope follows from the input, a layer's sum, and not from the output."""
+"""Activations that are not monotonic: their slope needs the input, a layer's sum, not the output."""
 
 
 class Layer(NamedTuple):
-    """The place of a layer in a vector of P numbers: weights (inputs, outputs), then the bias; see `Layout`."""
+    """The offsets of a layer in a vector of P numbers: weights (inputs, outputs), then the bias; see `Layout`."""
 
     weights: int  # offset
     bias: int  # offset
@@ -35,8 +35,8 @@ class Layer(NamedTuple):
 
 class Networks(NamedTuple):
     """Actor (0) and critic (1), or one network for both, whose last output is the value. layers: int64 (n, L, 6), the
-    columns being `Layer`, and 0 after the last layer of a network that has fewer than L. log_std: offset, of a
-    Gaussian. activation: of `CODES`. parameters: float32 (P,).
+    columns being `Layer`, and 0 after the last layer of a network that has fewer than L. log_std: offset, for a
+    Gaussian. activation: one of `CODES`. parameters: float32 (P,).
     """
 
     layers: Array
@@ -46,7 +46,7 @@ class Networks(NamedTuple):
 
 
 class Learner(NamedTuple):
-    """ends: int64 (3,), where each network's part of the vectors begins and ends. transposed: float32 (P,), transposed
+    """ends: int64 (3,), the begin and end of each network's part of the vectors. transposed: float32 (P,), transposed
     weights, for the backward pass. means, squares: float32 (P,), Adam's moments. gradients: float32 (C, P).
     """
 
@@ -60,7 +60,7 @@ class Learner(NamedTuple):
 
 class Activations(NamedTuple):
     """For one tile. x: float32 (TILE * padded inputs,), the observations. outputs: float32 (2, L, TILE * W). sums: of
-    the hidden layers, as outputs; empty where acting, and where no slope needs them.
+    the hidden layers, as outputs; empty for acting, and if no slope needs them.
     """
 
     x: Array
@@ -78,7 +78,7 @@ class Workspace(NamedTuple):
 
 
 class Acting(NamedTuple):
-    """The parts of `Networks` and `Workspace` that acting needs: an array argument costs 0.1 us, a nested tuple 0.4."""
+    """The parts of `Networks` and `Workspace` for acting: passing an array costs 0.1 us, a nested tuple 0.4."""
 
     layers: Array
     log_std: int
@@ -98,8 +98,8 @@ class Worker(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """observations: float32 (B, D). actions: int64 (B,), choices, or float32 (B, A), numbers. inputs: float32 (4, B),
-    in the order of `LossInputs`. orders: int64 (E, B), of the samples in each epoch.
+    """observations: float32 (B, D). actions: int64 (B,) if discrete, else float32 (B, A). inputs: float32 (4, B),
+    in the order of `LossInputs`. orders: int64 (E, B), the order of the samples in each epoch.
     """
 
     observations: Array
@@ -109,7 +109,7 @@ class Samples(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """An infinite limit means no limit. sequence_length: samples in a row that a chunk has all or none of."""
+    """An infinite limit means no limit. sequence_length: samples per sequence; chunks contain only whole sequences."""
 
     minibatch_size: int
     sequence_length: int
@@ -126,8 +126,8 @@ class Settings(NamedTuple):
 
 
 class Results(NamedTuple):
-    """rows: float32 (E, 4, B), in the order of `LossRows`. norms: float64 (n_minibatches,). kls: float64 (C, U), by
-    unit of work on a chunk. squares: float64 (2,), of the norm, by network. arrivals: int64 (1,), 0 at first.
+    """rows: float32 (E, 4, B), in the order of `LossRows`. norms: float64 (n_minibatches,). kls: float64 (C, U), per
+    unit of work on a chunk. squares: float64 (2,), squared norm per network. arrivals: int64 (1,), initially 0.
     """
 
     rows: Array
@@ -154,14 +154,14 @@ def last_layer(networks: Networks, n: int) -> int:
 
 @jit
 def parts_of(acting: Acting) -> tuple[Networks, Activations]:
-    """Its arrays as the two tuples."""
+    """The arrays of `acting` as two tuples."""
     networks = Networks(acting.layers, acting.log_std, acting.activation, acting.parameters)
     return networks, Activations(acting.x, acting.outputs, acting.outputs[:0])
 
 
 class Layout(NamedTuple):
-    """layers, log_std, activation: as in `Networks`. ends: as in `Learner`. size: P. places: int64, the place in a
-    padded vector of each parameter, in the order of `ActorCritic.parameter_order`.
+    """layers, log_std, activation: as in `Networks`. ends: as in `Learner`. size: P. places: int64, the index of each
+    parameter in a padded vector, in the order of `ActorCritic.parameter_order`.
 
     The weights of a layer are (inputs, outputs), outputs padded to LANES and the first inputs to ROWS; the bias follows
     them. Padding is 0 and stays 0, since its gradient is 0.
@@ -180,12 +180,12 @@ class Layout(NamedTuple):
         return Layer(*rows[rows.any(axis=1)][i].tolist())
 
     def networks(self, parameters: Array) -> Networks:
-        """With these padded parameters, not a copy of them."""
+        """Made with these padded parameters, not a copy of them."""
         return Networks(self.layers, self.log_std, self.activation, parameters)
 
 
 def layout_of(network: ActorCritic) -> Layout:
-    """The layout of two perceptrons with at least one hidden layer, and of the deviation if actions are Gaussian."""
+    """The layout of two perceptrons with at least one hidden layer, and of log_std if actions are Gaussian."""
     placed = Placing()
     ends = [0]
     for mlp in (network.actor, network.critic):
@@ -199,15 +199,15 @@ def layout_of(network: ActorCritic) -> Layout:
 
 
 class Placing:
-    """Gives parameters places in a padded vector, one after another; end: after the last of them."""
+    """Places parameters in a padded vector, one after another; end: the index after the last of them."""
 
     def __init__(self) -> None:
         self.end = 0
         self._networks: list[list[Layer]] = []
-        self._places: dict[int, Array] = {}  # by the identity of the parameter
+        self._places: dict[int, Array] = {}  # by id() of the parameter
 
     def layers(self, layers: Sequence[Sequence[nn.Linear]], *, padded_inputs: int) -> None:
-        """Of the next network: each of its layers is one linear layer, or several side by side."""
+        """Places the layers of the next network; each is one linear layer, or several side by side."""
         self._networks.append([])
         for side_by_side in layers:
             inputs = side_by_side[0].in_features
@@ -223,7 +223,7 @@ class Placing:
             self.end, padded_inputs = bias + width, width
 
     def vectors(self, parameters: Iterable[Tensor]) -> int:
-        """Of a distribution; returns where they begin."""
+        """Places the parameters of a distribution; returns the index of the first."""
         begin = self.end
         for own in parameters:
             self.put(own, self.end + np.arange(own.numel()))
@@ -241,12 +241,12 @@ class Placing:
         return rows
 
     def of(self, parameters: Iterable[Tensor]) -> Array:
-        """The places of these, in this order."""
+        """The indices of these parameters, in this order."""
         return np.concatenate([self._places[id(parameter)] for parameter in parameters])
 
 
 def new_workspace(layout: Layout) -> Workspace:
-    """For one thread."""
+    """The workspace of one thread."""
     n_networks, n_layers, _ = layout.layers.shape
     widest = max(Layer(*row).width for row in layout.layers.reshape(-1, len(Layer._fields)).tolist())
     x = np.zeros(TILE * layout.layer(0, 0).padded_inputs, np.float32)
@@ -261,12 +261,12 @@ def new_workspace(layout: Layout) -> Workspace:
 
 
 def new_acting(layout: Layout, parameters: Array) -> Acting:
-    """With these padded parameters, not a copy of them."""
+    """Made with these padded parameters, not a copy of them."""
     workspace = new_workspace(layout)
     x, outputs, _ = workspace.activations
     return Acting(*layout.networks(parameters), x, outputs, workspace.row)
 
 
 def up(n: int, multiple: int) -> int:
-    """The next multiple from n on."""
+    """n rounded up to a multiple."""
     return -(-n // multiple) * multiple

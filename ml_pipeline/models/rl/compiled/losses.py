@@ -1,6 +1,6 @@
-"""The PPO loss and its slopes by the outputs of the networks, sample by sample, in float64; see `ppo_loss`.
+"""The PPO loss and its derivatives by the networks' outputs (slopes), sample by sample, in float64; see `ppo_loss`.
 
-Likelihoods of actions, their slopes, and sampling are those of `networks.distributions`, for one sample.
+Log-probabilities, their slopes, and sampling are those of `networks.distributions`, for one sample.
 """
 
 import math
@@ -11,7 +11,7 @@ from ml_pipeline.models.rl.compiled.machine import TILE, Array, jit
 
 
 class Chosen(NamedTuple):
-    """The log-probability of a choice, the entropy, and the logarithm of the sum of exp(logits)."""
+    """The log-probability of a discrete action, the entropy, and the logarithm of the sum of exp(logits)."""
 
     log_prob: float
     entropy: float
@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 @jit
 def minibatch_of(chosen: Array, advantages: Array, settings: Settings) -> MinibatchMoments:
-    """Of these samples, int64 (n,). advantages: float32 (B,). A minibatch of one is not normalized."""
+    """The moments of these samples, int64 (n,). advantages: float32 (B,). A minibatch of one is not normalized."""
     size = len(chosen)
     if size < 2 or not settings.normalizes:
         return MinibatchMoments(settings, size, 0.0, 1.0)
@@ -157,7 +157,7 @@ def categorical_slopes(loss: Slopes, chosen: Chosen, action: int, p: Array, logi
 
 @jit
 def draw(logits: Array, noise: float, cumulative: Array) -> int:
-    """The choice that noise, uniform in [0, 1), falls on, by the rule of `choices_of`, for one sample.
+    """The discrete action for noise that is uniform in [0, 1), by the rule of `choices_of`, for one sample.
 
     logits: float32 (A,). cumulative: float64, A or more, is overwritten.
     """

@@ -1,4 +1,4 @@
-"""The processor: its vectors, how functions are compiled for it, products in its registers, and how threads wait.
+"""Code for the processor: vector sizes, compiler options, matrix products in registers, and a barrier for threads.
 
 Needs numba (extra `fast`), as all of this folder. Products take half of the time of an update, at 115 to 145 of the 166
 GFLOP/s of a core. M, K and N are the sizes of a product (M, K) (K, N).
@@ -23,32 +23,32 @@ ROWS = 8 if LANES == 16 else 4
 WIDTH = 2 * LANES
 HALF = ROWS // 2
 BROAD = 4 * LANES
-"""Fewer rows have as many sums in registers by being broader: HALF x BROAD."""
+"""Blocks of fewer rows are wider, so that as many sums are in registers: HALF x BROAD."""
 TILE = 32
 """Samples that go through the networks together, few enough for the cache; a multiple of ROWS."""
 
-# Nothing compiled here allocates, and whoever calls holds the arrays, so that none is counted: counting them, in tuples
-# made and taken apart tile by tile, took 1.4 us of a tile's 28, and a third of choosing once. numba's name for it is
-# its own; were it to change, importing this fails, and networks go on in torch.
+# Nothing compiled here allocates, and callers hold the arrays, so reference counting is off: counting arrays in tuples
+# that are built and unpacked tile by tile took 1.4 us of a tile's 28, and a third of the time of `choose`. The option
+# is private to numba; if it changes, importing this module fails, and networks run in torch.
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 
-# What makes a function callable from Python is compiled with it, and again with each function that calls it: a fifth of
-# the seconds that a kernel takes.
+# The wrapper that makes a function callable from Python is compiled with it, and again with each caller: a fifth of a
+# kernel's compile time.
 _INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 jit_entry: Callable[[Any], Any] = njit(**_OPTIONS, fastmath={"contract"}, nogil=True)
-"""For functions that Python calls. A product and a sum may be one instruction. A NaN comes out as NaN."""
+"""For functions that Python calls. A product and a sum may become one instruction. NaN stays NaN."""
 jit: Callable[[Any], Any] = njit(**_INNER, fastmath={"contract"}, nogil=True)
 """As `jit_entry`, for functions that only compiled ones call."""
 jit_sums: Callable[[Any], Any] = njit(**_INNER, fastmath={"contract", "reassoc"}, nogil=True)
-"""As `jit`, and sums may be taken in another order, that of the lanes."""
+"""As `jit`, but sums may be computed in another order, that of the lanes."""
 jit_inline: Callable[[Any], Any] = njit(**_OPTIONS, fastmath={"contract"}, inline="always")
 intrinsic: Callable[[Any], Any] = extending.intrinsic
 """numba passes the first argument; callers leave it out."""
 
 
 class Matrix(NamedTuple):
-    """A part of a flat array: its start, the distance between rows, and between columns."""
+    """A part of a flat array: its start, and the strides of rows and columns."""
 
     data: Array
     start: int
@@ -59,8 +59,8 @@ class Matrix(NamedTuple):
 def _block(n_rows: int, n_columns: int) -> Any:
     """A function of (c, z, a, b, i, j, k) that computes n_rows x n_columns numbers of C, from row i and column j on.
 
-    It is code in LLVM's vectors; from plain loops the compiler keeps sums in memory. Measured, 64 x 64 x 64: 145
-    GFLOP/s; the best of plain loops came to a third.
+    It uses LLVM's vector types, since the compiler keeps the sums of plain loops in memory. Measured, 64 x 64 x 64: 145
+    GFLOP/s; the best plain loops reached a third.
     """
     n_vectors = n_columns // LANES
 
@@ -178,9 +178,9 @@ _yield_processor = types.ExternalFunction("sched_yield", types.int32())
 
 @jit
 def meet(arrivals: Array, due: int) -> int:
-    """Waits until `due` arrivals, with this one, and returns `due`.
+    """A barrier: waits until there are `due` arrivals, including this one; returns `due`.
 
-    arrivals: int64 (1,). After it, all threads see what any of them wrote before.
+    arrivals: int64 (1,). Afterwards, each thread sees all earlier writes of the others.
     """
     _arrive(arrivals)
     n_looks = 0

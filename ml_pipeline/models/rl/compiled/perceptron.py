@@ -1,6 +1,6 @@
 """The two perceptrons on a tile of samples: forward, and backward from slopes by the outputs to the gradient.
 
-Activations follow the definitions of torch. All are without branches, so that LANES are computed at once.
+Activations follow torch's definitions. They have no branches, so that LANES numbers are computed at once.
 """
 
 import numpy as np
@@ -62,7 +62,7 @@ def forward(n: int, n_rows: int, networks: Networks, activations: Activations) -
 
 @jit
 def backward(n: int, n_rows: int, learner: Learner, gradient: Array, workspace: Workspace) -> None:
-    """Adds to gradient, float32 (P,); the outputs of network n must have been replaced by the slopes by them.
+    """Adds to gradient, float32 (P,). Before the call, the outputs of network n must be replaced by their slopes.
 
     Overwrites activations.outputs[n].
     """
@@ -95,7 +95,7 @@ def backward(n: int, n_rows: int, learner: Learner, gradient: Array, workspace: 
 def backward_to_inputs(n: int, n_rows: int, learner: Learner, workspace: Workspace, by_inputs: Matrix) -> None:
     """Fills by_inputs, (n_rows, padded inputs), with the slopes by the inputs; after `backward`."""
     layer = layer_of(learner.networks, n, 0)
-    # Where `backward` leaves the slopes by the first layer's sums.
+    # `backward` leaves the slopes by the first layer's sums in one of these.
     has_more = last_layer(learner.networks, n) > 1
     slopes = workspace.activations.outputs[n, 2] if has_more else workspace.slopes
     product(
@@ -130,7 +130,7 @@ def transpose_part(start: int, n_rows: int, n_columns: int, learner: Learner) ->
     part = slice(start, start + n_rows * n_columns)
     weights = learner.networks.parameters[part].reshape(n_rows, n_columns)
     other = learner.transposed[part].reshape(n_columns, n_rows)
-    # Block by block: rows whose length is a power of two share few places of the cache nearest to a core.
+    # In blocks: rows whose length is a power of two share few lines of the L1 cache.
     for first_j in range(0, n_columns, LANES):
         for first_k in range(0, n_rows, ROWS):
             for j in range(first_j, first_j + LANES):
@@ -208,7 +208,7 @@ def through_activation(slopes: Array, kept: Array, activation: int) -> None:
 
 @jit_inline
 def tanh(x: np.float32) -> np.float32:
-    """float32, with a relative error of 1.6e-7, in 0.5 ns: tanh |x| = e / (e + 2) where e = exp(2 |x|) - 1."""
+    """float32, with a relative error of 1.6e-7, in 0.5 ns: tanh |x| = e / (e + 2) with e = exp(2 |x|) - 1."""
     y = abs(x)
     y = f32(9.5) if y > f32(9.5) else y
     power, series = _exp(y + y)
@@ -229,7 +229,7 @@ def elu(x: np.float32) -> np.float32:
 
 @jit_inline
 def sigmoid(x: np.float32) -> np.float32:
-    """float32, 1 / (1 + exp(-x)), with a relative error of 3e-7 where |x| <= 87."""
+    """float32, 1 / (1 + exp(-x)), with a relative error of 3e-7 if |x| <= 87."""
     y = f32(87.0) if x < f32(-87.0) else -x
     y = f32(-87.0) if y < f32(-87.0) else y
     power, series = _exp(y)
@@ -240,8 +240,8 @@ def sigmoid(x: np.float32) -> np.float32:
 def normal(x: np.float32) -> tuple[np.float32, np.float32]:
     """The distribution function of the standard normal, (1 + erf(x / sqrt(2))) / 2, and its density; float32.
 
-    The errors are 1.5e-7 at most. Source: Abramowitz and Stegun 1964, Handbook of Mathematical Functions, 7.1.26, by
-    which torch computes erf, too.
+    The errors are 1.5e-7 at most. Source: Abramowitz and Stegun 1964, Handbook of Mathematical Functions, 7.1.26, the
+    formula that torch uses for erf.
     """
     z = abs(x) * f32(0.7071067811865476)
     y = -z * z
@@ -260,12 +260,12 @@ def normal(x: np.float32) -> tuple[np.float32, np.float32]:
 
 @jit_inline
 def _exp(y: np.float32) -> tuple[np.float32, np.float32]:
-    """power and series of exp(y) = power + power * series, float32, where |y| <= 87.
+    """power and series of exp(y) = power + power * series, float32, if |y| <= 87.
 
-    exp(y) = 2^n + 2^n (exp(r) - 1) where y = n log 2 + r and |r| <= log(2) / 2: there seven terms of the series are
-    exact to rounding.
+    exp(y) = 2^n + 2^n (exp(r) - 1) with y = n log 2 + r and |r| <= log(2) / 2; for such r, seven terms of the series
+    are exact up to rounding.
     """
-    # Added to 1.5 * 2^23, a float has its whole part in the lowest bits.
+    # After adding 1.5 * 2^23, the lowest bits of a float are its integer part.
     shifted = y * f32(1.4426950408889634) + f32(12582912.0)
     n = shifted - f32(12582912.0)
     r = (y - n * f32(0.693145751953125)) - n * f32(1.428606765330187e-06)  # log 2 in two parts

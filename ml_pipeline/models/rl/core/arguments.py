@@ -1,4 +1,4 @@
-"""The arguments of a vector environment: checked, and who steps a batch decided, by measuring if the choice is free."""
+"""Checks the arguments of a vector environment, and resolves `num_workers="auto"` by measuring a step."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -27,26 +27,26 @@ from ml_pipeline.models.rl.core.workers.choice import (
 )
 from ml_pipeline.runtime.cores import IdleWatch, usable_cores
 
-_BUSY_CORES, _RECHECK_DELAY_S = 0.3, 0.15  # of a core that others use, and how much later it is looked at again
+_BUSY_CORES, _RECHECK_DELAY_S = 0.3, 0.15  # the load of a busy core; the delay before a second look
 
 
 def check_failure_options(
     num_workers: int | Literal["auto"], step_timeout_s: float | None, on_worker_failure: str, *, expects_failures: bool
 ) -> None:
-    """Raises UserError where these options of `ParallelEnv` do not fit together."""
+    """Raises UserError if these options of `ParallelEnv` do not fit together."""
     if on_worker_failure not in ("raise", "restart"):
         raise UserError(f'on_worker_failure must be "raise" or "restart", but got {on_worker_failure!r}.')
     if step_timeout_s is not None and not step_timeout_s > 0:
         raise UserError(f"step_timeout_s must be positive, or None for no limit, but got {step_timeout_s}.")
     if num_workers == 0 and expects_failures:
         raise UserError(
-            "step_timeout_s and on_worker_failure='restart' need worker processes, but num_workers is 0; "
-            "only processes can be stopped and started."
+            "step_timeout_s and on_worker_failure='restart' need worker processes, but num_workers is 0; pass 1 or "
+            'more, or "auto".'
         )
 
 
 def check_factories(env_fns: Sequence[EnvFactory]) -> None:
-    """Raises UserError where these are not functions that make environments."""
+    """Raises UserError if `env_fns` is not a list of functions."""
     if not isinstance(env_fns, Sequence):
         raise UserError(
             f"env_fns must be a list of functions that make environments, but is a {type(env_fns).__name__}."
@@ -62,27 +62,27 @@ def check_factories(env_fns: Sequence[EnvFactory]) -> None:
 
 
 def check_sizes(num_envs: int, num_workers: int | Literal["auto"], num_groups: int) -> None:
-    """Raises UserError where there cannot be so many workers, or groups."""
+    """Raises UserError if the number of workers or groups is invalid."""
     if num_workers != "auto" and not (isinstance(num_workers, Integral) and num_workers >= 0):
         raise UserError(f'num_workers must be "auto", 0 (in this process) or more, but got {num_workers!r}.')
     if not 1 <= num_groups <= num_envs:
         raise UserError(f"num_groups must be from 1 to {num_envs}, the number of environments, but got {num_groups}.")
     if num_workers != "auto" and 0 < num_workers < num_groups:
         raise UserError(
-            f"Each of num_groups={num_groups} groups needs a worker of its own, but num_workers is {num_workers}; pass "
+            f"Each of num_groups={num_groups} groups needs its own worker, but num_workers is {num_workers}; pass "
             f'"auto", or {num_groups} or more.'
         )
 
 
 def check_share(num_workers: int | Literal["auto"], *, steps_here: bool, is_possible: bool) -> None:
-    """Raises UserError where this process is to step a share beside workers, and may not."""
+    """Raises UserError if this process is to step a share together with workers, and may not."""
     if steps_here and not is_possible:
         raise UserError(
             "steps_here=True lets this process step a share of the environments, but with step_timeout_s, "
-            "on_worker_failure='restart' or num_groups only workers may; leave it out."
+            "on_worker_failure='restart' or num_groups only workers may do that; leave it out."
         )
     if steps_here and num_workers == "auto":
-        raise UserError('steps_here=True needs a number of workers, but num_workers is "auto"; pass one of the two.')
+        raise UserError('steps_here=True needs a number of workers, but num_workers is "auto"; pass the number.')
 
 
 def division_of(
@@ -93,9 +93,9 @@ def division_of(
     *,
     steps_here: bool = False,
 ) -> Division:
-    """Who steps: so many workers, and this process beside them where `steps_here`.
+    """The number of workers, and whether this process steps environments as well.
 
-    example: to be measured where "auto" chooses; None: a worker per core is taken unmeasured.
+    example: the environment that "auto" measures; None: "auto" means one worker per core.
     """
     if num_workers != "auto":
         n_workers = min(num_workers, num_envs - steps_here)
@@ -106,13 +106,13 @@ def division_of(
 
 
 class KnownCost:
-    """What was measured when environments of one kind were divided the last time."""
+    """Measurements from the last division of the same kind of environments."""
 
     def __init__(self) -> None:
         self.step: StepCost | None = None
         self.wake_s: float | None = None
         self.watch: IdleWatch | None = None
-        """Since then; None where worker processes of our own were at work as well, which it would take for others."""
+        """Started after the division; None if workers of this program ran since, since their load would count."""
 
 
 _known: ContextVar[KnownCost | None] = ContextVar("known_cost", default=None)
@@ -120,8 +120,8 @@ _known: ContextVar[KnownCost | None] = ContextVar("known_cost", default=None)
 
 @contextmanager
 def measuring_once(known: KnownCost) -> Iterator[None]:
-    """Within the block, "auto" measures a step and a wake-up only where `known` does not tell, and learns from it who
-    kept cores busy since the last time: for who makes environments of one kind again and again."""
+    """Within the block, "auto" reuses the step cost, wake-up time and core load in `known`, and measures only the
+    missing ones. For programs that create the same kind of environments many times."""
     token = _known.set(known)
     try:
         yield
@@ -141,10 +141,10 @@ def _fastest(example: gymnasium.Env, num_envs: int) -> Division:
 
 
 def expected_gain(example: gymnasium.Env, num_envs: int, division: Division) -> float | None:
-    """How many times as fast as this process alone a division steps environments like this one.
+    """The speedup of a division over stepping in this process alone, for environments like this one.
 
-    It is the estimate by which "auto" chooses: from a step, a wake-up, and the cores that are free. None if a step
-    cannot be measured.
+    "auto" chooses by the same estimate, from the cost of a step, a wake-up, and the number of free cores. None if a
+    step cannot be measured.
     """
     if division == HERE:
         return 1.0
@@ -156,17 +156,17 @@ def expected_gain(example: gymnasium.Env, num_envs: int, division: Division) -> 
 
 
 def _free_cores(watch: IdleWatch) -> float:
-    """How many cores are free, by a watch that was just begun and, where it finds others, by another look."""
+    """The number of free cores, from a watch that just started; if cores are busy, they are measured once more."""
     free_cores = watch.free_cores()
-    if free_cores < usable_cores() - _BUSY_CORES:  # only who is at work for longer counts
+    if free_cores < usable_cores() - _BUSY_CORES:  # short bursts of load do not count
         watch = IdleWatch()
         time.sleep(_RECHECK_DELAY_S)
         free_cores = max(free_cores, watch.free_cores())
     return free_cores
 
 
-# "same": they are equal. "different": they may differ in all but shape and dtype, for example in their bounds. A tuple:
-# the batch's space and the single one, and they may differ as well. The names and messages are Gymnasium's.
+# "same": all spaces are equal. "different": they may differ in everything but shape and dtype, such as their bounds. A
+# tuple (batched space, single space): spaces may also differ. The names and messages are Gymnasium's.
 ObservationMode = Literal["same", "different"] | tuple[Space, Space]
 
 
@@ -196,16 +196,16 @@ def check_space_mismatches(space_mismatches: Sequence[SpaceMismatch], mode: Obse
             )
         raise SpacesDifferError(
             f"All environments of a batch must have the same spaces, but {mismatch.name} of environment "
-            f"{mismatch.index} is {mismatch.received}, and of environment 0 {mismatch.expected}.{remedy}"
+            f"{mismatch.index} is {mismatch.received}, and that of environment 0 is {mismatch.expected}.{remedy}"
         )
 
 
 def observation_spaces(
     mode: ObservationMode, single: Space, num_envs: int, of_each: Sequence[Space]
 ) -> tuple[Space, Space]:
-    """The batch's space and the single one. of_each: every environment's, needed for "different".
+    """(batched space, single space). of_each: the space of every environment, needed for "different".
 
-    Raises SpacesDifferError where those of a tuple do not fit what environments observe.
+    Raises SpacesDifferError if the spaces of a tuple do not fit the environments' observations.
     """
     if mode == "same":
         return batch_space(single, num_envs), single
@@ -213,7 +213,7 @@ def observation_spaces(
         return batch_differing_spaces(list(of_each)), single
     if not have_equal_rows(single, mode[1]):
         raise SpacesDifferError(
-            f"observation_mode gives {mode[1]} as the space of each environment, but theirs is {single}; shape and "
-            "dtype must be equal."
+            f"observation_mode has {mode[1]} as the space of one environment, but environments have {single}; shape "
+            "and dtype must be equal."
         )
     return mode

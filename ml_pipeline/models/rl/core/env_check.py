@@ -1,4 +1,4 @@
-"""Checks an environment before training: what it returns, whether a seed repeats it, which generators it draws from."""
+"""Checks an environment before training: its results, whether a seed reproduces them, and its random generators."""
 
 import copy
 import time
@@ -21,7 +21,7 @@ from ml_pipeline.runtime.acting import ACTION_MASK, random_actions
 from ml_pipeline.runtime.global_random import global_generators_untouched, outcome, watch_global_random
 
 Read = Callable[[spaces.Space], object]
-"""Makes what it can of an observation space; raises UserError if that is nothing."""
+"""Raises UserError if it cannot train on the observation space."""
 _Seen = list[tuple[str, tuple[Any, ...]]]
 _SPACE = "space"
 _PASS_LIMIT_S = 10.0
@@ -37,13 +37,12 @@ def check_env(
     read: Read | None = None,
     pass_limit_s: float = _PASS_LIMIT_S,
 ) -> list[str]:
-    """What is wrong with the environments that `env_fn` makes, one sentence each; empty if nothing was found.
+    """The problems of the environments that `env_fn` makes, one sentence each; empty if there are none.
 
-    Makes some environments, resets each and takes n_steps random actions that its masks allow, with resets between
-    episodes. read: raises UserError for an observation space that cannot be trained on; None: any can. Leaves
-    the global generators as they were.
-    pass_limit_s: there are up to five passes; a slow environment takes only as many actions in each as fit into this
-    time, and at least one.
+    Makes some environments, resets each and takes n_steps random valid actions, with resets between episodes. read:
+    raises UserError for an observation space that cannot be trained on; None accepts all. The global generators are
+    unchanged afterwards.
+    pass_limit_s: time limit for each of up to five passes; a slow environment takes fewer actions, at least one.
 
     >>> check_env(lambda: gymnasium.make("CartPole-v1"))
     []
@@ -70,7 +69,7 @@ def check_env_in_process(
 def _look_over(
     env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int, read: Read | None, pass_limit_s: float
 ) -> Calls[list[str]]:
-    """Yields each call of an environment before it is made; returns what is wrong."""
+    """Yields each call of an environment before it is made; returns the problems."""
     with global_generators_untouched(), warnings.catch_warnings(action="ignore"):  # gymnasium.make() checks as well
         yield "construction"
         try:
@@ -80,7 +79,7 @@ def _look_over(
                 seen, failure = yield from walk(one)
                 differing: str | None = None
                 others: dict[str, str] = {}
-                # An environment that draws from a global generator never repeats itself, and that is reported.
+                # An environment that uses a global generator is not reproducible, and is already reported.
                 if not (drawn or failure):
                     again, failure = yield from walk(one)
                     fresh, failure_too = yield from walk(other)
@@ -102,7 +101,7 @@ def _look_over(
 
 
 def _steps(n_steps: int, limit_s: float) -> Iterator[str]:
-    """The names of n_steps steps; the first one, and those that begin within limit_s of it."""
+    """The names of up to n_steps steps: the first one, and those that begin within limit_s of it."""
     begin = time.monotonic()
     for step in range(1, n_steps + 1):
         if step > 1 and time.monotonic() - begin > limit_s:
@@ -122,10 +121,10 @@ def _unreadable(space: spaces.Space, read: Read | None) -> str | None:
 def _each_result(
     env_fn: Callable[[], gymnasium.Env], n_steps: int, seed: int, limit_s: float
 ) -> Calls[tuple[dict[str, str], _Seen]]:
-    """(a sentence about each part of what an environment returns that is ever wrong, by the part, what it returned).
+    """(problems by the name of the wrong part, one sentence each; the results of the environment).
 
-    It goes on past the first wrong one. An environment that raises, and one with masks, is left to `_walk`. Yields
-    each call before it is made.
+    Continues after the first problem. `_walk` handles environments that raise or have action masks. Yields each call
+    before it is made.
     """
     found: dict[str, str] = {}
     seen: _Seen = []
@@ -145,7 +144,7 @@ def _each_result(
             yield where
             result = env.step(action)
             if not _are_equal(given, action):
-                found.setdefault("action", f"In {where} it changes the action that it is given; work on a copy.")
+                found.setdefault("action", f"In {where}, it changes the action passed to step(); work on a copy.")
             if look.at_step(result, where):
                 break
             observation, reward, terminated, truncated, _ = result
@@ -157,18 +156,18 @@ def _each_result(
             yield "render()"
             _look_at_picture(env.render(), found)
     except Exception:
-        pass  # `_walk` tells what it raises, and where
+        pass  # `_walk` reports it
     yield "close()"
     try:
         env.close()
         env.close()
     except Exception as error:
-        found["close()"] = f"Closed twice, it raises {type(error).__name__}: {error}; let a second close() do nothing."
+        found["close()"] = f"A second close() raises {type(error).__name__}: {error}; make it do nothing."
     return found, seen
 
 
 def _reset(env: gymnasium.Env, found: dict[str, str], seed: int) -> Any:
-    """The result of reset(), which must take a seed and options."""
+    """The result of reset(), which must accept seed and options."""
     try:
         return env.reset(seed=seed, options={})
     except TypeError as error:
@@ -184,11 +183,11 @@ def _look_at_picture(picture: Any, found: dict[str, str]) -> None:
     if not is_picture:
         is_array = isinstance(picture, np.ndarray)
         shown = f"{picture.dtype} of shape {picture.shape}" if is_array else f"a {type(picture).__name__}"
-        found["render()"] = f"render() must return uint8 of shape (height, width, 3), but it was {shown}."
+        found["render()"] = f"render() must return uint8 of shape (height, width, 3), but got {shown}."
 
 
 class _Results:
-    """Judges each part of what an environment returns by itself, by the rules of training."""
+    """Checks each part of a result separately, by the rules of training."""
 
     def __init__(self, env: gymnasium.Env, found: dict[str, str]) -> None:
         self._env = env
@@ -208,7 +207,7 @@ class _Results:
         return observation, masked
 
     def at_step(self, result: Any, where: str) -> bool:
-        """Whether it cannot go on, as the result has not its five parts."""
+        """Whether to stop because the result does not have five parts."""
         if not isinstance(result, tuple | list) or len(result) != _N_PARTS:
             self._judge(where, checked_step, result)
             return True
@@ -229,7 +228,7 @@ class _Results:
         for warning in converted:
             self._found.setdefault("dtype", f"In {where}, {warning.message}")
         if fits and (problem := _space_mismatch(self._space, self._rows.read(0), "")):
-            sentence = f"The observation of {where}{problem}; clip it, or declare the space that it is from."
+            sentence = f"The observation of {where}{problem}; clip it, or declare a space that contains it."
             self._found.setdefault(_SPACE, sentence)
 
     def _judge(self, where: str, check: Callable[[Any], Any], value: Any) -> bool:
@@ -242,7 +241,7 @@ class _Results:
 
 
 def _walk(envs: SerialEnv, n_steps: int, seed: int, limit_s: float) -> Calls[tuple[_Seen, str | None]]:
-    """Where, and what came of it: a reset and n_steps actions, the same ones each time; and how it failed, if it did.
+    """The results of a reset and n_steps actions, the same actions each time, and the error message or None.
 
     Yields each call before it is made.
     """
@@ -259,7 +258,7 @@ def _walk(envs: SerialEnv, n_steps: int, seed: int, limit_s: float) -> Calls[tup
             seen.append((where, (observations, *rest)))
     except EnvFailedError as error:
         return seen, _sentence(error)
-    except UserError as error:  # a mask of another size
+    except UserError as error:  # a mask of the wrong size
         return seen, str(error)
     return seen, None
 
@@ -268,12 +267,12 @@ def _unfit_observation(envs: SerialEnv, seen: _Seen) -> str | None:
     for where, (observation, *_) in seen:
         problem = _space_mismatch(envs.observation_space, observation, "")
         if problem:
-            return f"The observation of {where}{problem}; clip it, or declare the space that it is from."
+            return f"The observation of {where}{problem}; clip it, or declare a space that contains it."
     return None
 
 
 def _space_mismatch(space: gymnasium.Space, value: Any, name: str) -> str | None:
-    """What does not belong to the space, named by its keys; None where all does."""
+    """The first part of the value that is outside the space, named by its keys; None if all parts are inside."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         named = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         problems = (_space_mismatch(part, value[key], f"{name}[{key!r}]") for key, part in named)
@@ -284,7 +283,7 @@ def _space_mismatch(space: gymnasium.Space, value: Any, name: str) -> str | None
             return None
         low, high, held = space.low[outside][0], space.high[outside][0], value[outside][0]
         shown = f"{held:g}" if f"{held:g}" not in (f"{low:g}", f"{high:g}") else repr(held.item())
-        return f"{name} holds {shown}, but its space reaches from {low:g} to {high:g}"
+        return f"{name} holds {shown}, but its space allows {low:g} to {high:g}"
     return None if value in space else f"{name} is {value!r}, which is not in its space, {space}"
 
 
@@ -292,8 +291,8 @@ def _first_difference(again: _Seen, fresh: _Seen, seed: int) -> str | None:
     for (where, mine), (_, its) in zip(again, fresh, strict=False):  # one may have failed earlier
         if not _are_equal(mine, its):
             return (
-                f"Two environments with seed {seed} and the same actions differ in {where}; draw all that is random "
-                "from self.np_random, which reset(seed=...) seeds, and keep no clock and no state of other episodes."
+                f"Two environments with seed {seed} and the same actions differ in {where}; draw every random "
+                "number from self.np_random, which reset(seed=...) seeds, and use no clock or state of old episodes."
             )
     return None
 

@@ -1,6 +1,6 @@
 """Small environments with known behaviour, for the self-test, the tests and the benchmarks of vectorized environments.
 
-They import nothing but NumPy and Gymnasium, and draw from their own generators only.
+They import only NumPy and Gymnasium, and use only their own random generators.
 """
 
 import os
@@ -17,7 +17,7 @@ class CountingEnv(gymnasium.Env):
     """Counts: observes (episode, step in it, one random number), in one array that it reuses.
 
     An episode lasts `length` steps plus 0 to `spread` drawn at its reset; every third one is truncated, the others
-    terminate. The reward is step + 10 * action. info says something every fourth step and at every reset.
+    terminate. The reward is step + 10 * action. info is not empty at every fourth step and at every reset.
     """
 
     def __init__(self, length: int = 5, spread: int = 0) -> None:
@@ -52,9 +52,9 @@ class CountingEnv(gymnasium.Env):
 
 
 class TimedEnv(gymnasium.Env):
-    """Takes a known time per step: computing for `busy_s`, or sleeping for `wait_s`. Its episodes never end.
+    """Takes a known time per step: computes for `busy_s`, or sleeps for `wait_s`. Its episodes never end.
 
-    sigma: the deviation of the logarithm of the time, which keeps its mean. shape, dtype: of the observation.
+    sigma: standard deviation of the log of the time; the mean is unchanged. shape, dtype: of the observation.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TimedEnv(gymnasium.Env):
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         factor = self.np_random.lognormal(-(self._sigma**2) / 2, self._sigma) if self._sigma else 1.0
         if self._busy_s:
-            # This thread's own time: a busy step stays as long when another process takes the processor from it.
+            # CPU time of this thread, so that a busy step does not shrink when another process takes the core.
             end = time.thread_time() + self._busy_s * factor
             while time.thread_time() < end:
                 pass
@@ -93,9 +93,9 @@ Fault = Literal[
 
 
 class FaultyEnv(CountingEnv):
-    """A CountingEnv that misbehaves in one way, in step number `at` of its life, and once `armed`.
+    """A CountingEnv that misbehaves in one way from its step number `at` on, if it is `armed`.
 
-    Set `armed` through set_attr() to choose the environment.
+    Set `armed` with set_attr() to choose the environment.
     """
 
     def __init__(self, fault: Fault = "raise", at: int = 1, *, armed: bool = True) -> None:

@@ -11,14 +11,14 @@ from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
 T = TypeVar("T")
 Calls = Generator[str, None, T]
-"""Yields the name of each call, such as "reset()", before it makes the call; returns the result of them all."""
+"""Yields the name of each call, such as "reset()", before it makes the call; returns the overall result."""
 
 
 class CallFailed(VectorEnvError):
     """A call killed its process, or did not return in time.
 
-    how: a half-sentence without its subject, "is killed by SIGSEGV in reset()". stack: where it hangs, as text,
-    innermost call first; empty if it does not hang, or the system cannot read it.
+    how: a sentence without its subject, "is killed by SIGSEGV in reset()". stack: the Python stack of a call that
+    hangs, as text, innermost call first; empty if it does not hang, or the system cannot read it.
     """
 
     def __init__(self, how: str, stack: str = "") -> None:
@@ -28,10 +28,10 @@ class CallFailed(VectorEnvError):
 
 
 def run_in_process(begin: Callable[[], Calls[T]], *, step_timeout_s: float | None = None) -> T:
-    """The result of the calls that `begin` describes, made in a worker process; it has to be picklable.
+    """Makes the calls of `begin` in a worker process; returns their result, which must be picklable.
 
-    Raises CallFailed if a call ended the process or took longer than step_timeout_s, EnvFailedError with what a
-    call raised as its cause, and any VectorEnvError of a worker that cannot start.
+    Raises CallFailed if a call ended the process or took longer than step_timeout_s, EnvFailedError if a call raised
+    (the exception is its cause), and any VectorEnvError of a worker that cannot start.
     """
     doing = "construction"
     with ParallelEnv([lambda: _CallsAsSteps(begin)], num_workers=1, step_timeout_s=step_timeout_s) as envs:
@@ -53,7 +53,7 @@ def run_in_process(begin: Callable[[], Calls[T]], *, step_timeout_s: float | Non
 
 
 class _CallsAsSteps(gymnasium.Env):
-    """The calls as an environment: each of its steps makes one. result: what they return in the end."""
+    """An environment whose step() makes the next call. result: the result of all calls, once they are made."""
 
     observation_space = action_space = spaces.Discrete(1)
 

@@ -1,4 +1,4 @@
-"""`SerialEnv`: steps environments one after another in this process; `ParallelEnv` must equal it bit for bit."""
+"""`SerialEnv`: steps environments one after another in this process; `ParallelEnv` must give the same bits."""
 
 from collections.abc import Sequence
 

@@ -24,7 +24,7 @@ from ml_pipeline.models.rl.core.stepping.state import EnvState
 from ml_pipeline.models.rl.core.workers.pool import WorkerPool
 
 _NOT_BY_CALL = ("reset", "step", "close")
-CUT_SHORT = "A {} was cut short, and its environments have gone different ways."
+CUT_SHORT = "A {} was cut short, and the environments are at different steps."
 _MOVES = (STEP, Command.RESET, Command.SET_STATES)  # cut short, these leave environments at different points
 SENT = "send"  # pending as long as an environment that was sent was not received
 _PENDING_NAMES: dict[Command | str, str] = {STEP: "step", Command.RESET: "reset", Command.CALL: "call", SENT: SENT}

@@ -53,7 +53,7 @@ def test_a_reward_of_several_parts_is_one_sentence_with_a_wrapper():
     with pytest.raises(UserError) as error:
         evaluate(Endless(np.ones(2, np.float32)), lambda obs: 0, n_episodes=1, seed=0)
     assert str(error.value) == (
-        "Evaluation failed in step 1 of episode 1: reward must be one number, but got an array of shape (2,); weigh "
+        "Evaluation failed in step 1 of episode 1: reward must be one number, but got an array of shape (2,); combine "
         "its 2 parts in a wrapper, as mo_gymnasium.wrappers:LinearReward does."
     )
 

@@ -41,9 +41,9 @@ def test_nothing_is_said_of_a_sound_environment():
 @pytest.mark.parametrize(
     ("spoilt", "sentence"),
     [
-        ({"share": np.array([1.5], np.float32), "side": 1}, "['share'] holds 1.5, but its space reaches from 0 to 1;"),
+        ({"share": np.array([1.5], np.float32), "side": 1}, "['share'] holds 1.5, but its space allows 0 to 1;"),
         ({"share": np.array([1.0000001], np.float32), "side": 1}, "['share'] holds 1.0000001192092896, but its space"),
-        ({"share": np.array([np.nan], np.float32), "side": 1}, "['share'] holds nan, but its space reaches from 0"),
+        ({"share": np.array([np.nan], np.float32), "side": 1}, "['share'] holds nan, but its space allows 0"),
         ({"share": np.array([0.5], np.float32), "side": 7}, "['side'] is array([7]), which is not in its space"),
     ],
 )
@@ -80,7 +80,7 @@ def test_what_the_seed_does_not_settle_is_found():
             return observation, time.perf_counter(), *rest
 
     (found,) = check_env(ClockEnv)
-    assert found.startswith("Two environments with seed 0 and the same actions differ in step 1; draw all that is ran")
+    assert found.startswith("Two environments with seed 0 and the same actions differ in step 1; draw every random")
 
 
 def test_global_random_is_named_and_not_told_twice():
@@ -216,7 +216,7 @@ def test_every_bug_is_named_in_one_run():
         "In step 4, observation must be float32 of shape (3,), but got float64 of shape (1,)",
         "observation is float64, but its space declares float32",
         "The observation of step 5 holds 1e+09",
-        "Closed twice, it raises RuntimeError: closed already",
+        "A second close() raises RuntimeError: closed already",
     ):
         assert any(sentence in each for each in found), (sentence, found)
     assert len({*found}) == len(found)
@@ -236,4 +236,4 @@ def test_an_action_that_is_changed_is_named():
             action[:] = 0
             return super().step(0)
 
-    assert check_env(InPlaceEnv) == ["In step 1 it changes the action that it is given; work on a copy."]
+    assert check_env(InPlaceEnv) == ["In step 1, it changes the action passed to step(); work on a copy."]

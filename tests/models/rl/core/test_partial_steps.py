@@ -136,16 +136,16 @@ def test_calls_out_of_order_are_named_and_harmless() -> None:
         with pytest.raises(NoAsyncCallError, match="without any prior call to `send`"):
             envs.recv()
         envs.send([0, 0], [0, 1])
-        with pytest.raises(AlreadyPendingCallError, match=r"\[0, 1\] were sent before"):
+        with pytest.raises(AlreadyPendingCallError, match=r"\[0, 1\] are already stepping"):
             envs.send([0, 0], [0, 1])
-        with pytest.raises(NoAsyncCallError, match=r"\[2, 3\] were not sent"):
+        with pytest.raises(NoAsyncCallError, match=r"\[2, 3\] are not stepping"):
             envs.recv(env_ids=[2, 3])
         for call in (lambda: envs.step([0] * 4), envs.reset, lambda: envs.call("render")):
             with pytest.raises(AlreadyPendingCallError, match="pending call to `send`"):
                 call()
         with pytest.raises(ValueError, match=r"whole groups.*got \[2\].*\[\[0, 1\], \[2, 3\]\]"):
             envs.send([0], [2])
-        with pytest.raises(ValueError, match="among 0 to 3, but got 9"):
+        with pytest.raises(ValueError, match="from 0 to 3, but got 9"):
             envs.send([0], [9])
         for actions in ([0, 0, 0], 1):
             with pytest.raises(ActionsError, match=r"actions must be int64 of shape \(2,\)"):
@@ -189,7 +189,7 @@ def test_one_group_has_nothing_to_send() -> None:
 
 @pytest.mark.parametrize(
     ("num_groups", "num_workers", "message"),
-    [(0, "auto", "from 1 to 3"), (4, "auto", "from 1 to 3"), (3, 2, "Each of num_groups=3 groups needs a worker")],
+    [(0, "auto", "from 1 to 3"), (4, "auto", "from 1 to 3"), (3, 2, "num_groups=3 groups needs its own worker")],
 )
 def test_groups_that_cannot_be_are_refused(num_groups: int, num_workers: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):

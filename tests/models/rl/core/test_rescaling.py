@@ -348,7 +348,7 @@ def test_a_process_that_cannot_be_started_leaves_the_old_ones(monkeypatch: pytes
         ({}, {"num_workers": 1.5}, "num_workers must be"),
         ({}, {"num_workers": "dynamic"}, "num_workers must be"),
         ({}, {"num_workers": "auto", "steps_here": True}, "needs a number of workers"),
-        ({"num_groups": 2}, {"num_workers": 1}, "needs a worker of its own"),
+        ({"num_groups": 2}, {"num_workers": 1}, "needs its own worker"),
         ({"num_groups": 2}, {"num_workers": 2, "steps_here": True}, "only workers may"),
         ({"on_worker_failure": "restart"}, {"num_workers": 0}, "need worker processes"),
         ({"step_timeout_s": 60.0}, {"num_workers": 1, "steps_here": True}, "only workers may"),

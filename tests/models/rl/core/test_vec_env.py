@@ -152,7 +152,7 @@ def test_unfit_arguments_are_named(arguments: dict[str, Any], message: str) -> N
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_an_environment_that_two_factories_return_is_named(num_workers: int) -> None:
     env = CountingEnv()
-    with pytest.raises(EnvResultError, match=r"nvironment 1 of 2.*its own, but got that of environment 0"):
+    with pytest.raises(EnvResultError, match=r"nvironment 1 of 2.*a new environment, but got that of environment 0"):
         ParallelEnv([lambda: env, lambda: gymnasium.Wrapper(env)], num_workers=num_workers)
 
 

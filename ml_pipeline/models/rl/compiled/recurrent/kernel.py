@@ -1,13 +1,13 @@
-"""A whole update of a policy with a GRU or LSTM, compiled, and running its networks over sequences.
+"""A whole update of a policy with a GRU or LSTM, compiled, and the evaluation of its networks over sequences.
 
-D observation size, H units, both padded; G sums that inputs reach, R rows of a group of sequences. A step of a cell for
-one row is the same as that of torch's cells; every argument of it is a float32 (H,) of its own but `sums`, (4 H,). Its
-loops touch few arrays each: only then does the compiler check whether they are apart, and use vectors.
+D observation size, H units, both padded; G sums that depend on inputs, R rows of a group of sequences. A cell's step
+for one row equals that of torch's cells; its arguments are separate float32 (H,) arrays, except `sums`, (4 H,). Each
+loop touches few arrays: only then does the compiler check that they do not overlap, and use vectors.
 Source: Hochreiter and Schmidhuber 1997, Long Short-Term Memory, with forget gates; Cho et al. 2014, arXiv:1406.1078.
 
-Needs numba (extra `fast`); only `compiled_networks` and `compiled_steps` import it. The mathematics is that of
-`GeneralActorCritic.over_sequences` and autograd's, with which the tests compare it. As in `compiled.kernel`, the number
-of threads changes no bit, and those of a row do not depend on what other rows there are, nor on how many.
+Needs numba (extra `fast`); only `compiled_networks` and `compiled_steps` import it. The formulas are those of
+`GeneralActorCritic.over_sequences` and autograd, and the tests compare the results. As in `compiled.kernel`, the number
+of threads changes no bit, and the bits of a row do not depend on other rows or their number.
 """
 
 from ml_pipeline.models.rl.compiled.kernel import kept, steps_by
@@ -55,7 +55,7 @@ def _gradient(
 ) -> float:
     """Fills the chunk's gradient by network n, and its rows, group by group; returns the sum of its KL, if n is 0.
 
-    One function, since what calls another is optimized again with all of it, for two seconds more.
+    One function, since a second one would be optimized again with its caller, which takes two seconds more.
     """
     networks, cells, packing, history = learner.networks, learner.cells, workspace.packing, workspace.history
     chunk.gradient[learner.ends[n] : learner.ends[n + 1]] = 0.0
@@ -83,7 +83,7 @@ def _gradient(
 
 
 update = kept(steps_by(_prepare, _gradient))
-"""The units are the networks."""
+"""Each network is one unit."""
 
 
 @kept
@@ -138,7 +138,7 @@ def _write_outputs(n: int, n_rows: int, network: Recurrent, workspace: Recurrent
                 outputs.values[samples[s]] = found[s, layer.outputs - 1]
 
 
-_AT_ONCE = 128  # rows whose products go into a sum, few enough for the cache nearest to a core
+_AT_ONCE = 128  # rows whose products go into a sum, few enough for the L1 cache
 
 
 @jit
@@ -166,7 +166,7 @@ def run(n: int, network: Recurrent, rows: SequenceGroup) -> None:
         Matrix(network.networks.parameters, cell.of_inputs, n_sums, 1),
         (whole_blocks(n_rows), n_sums, cells.inputs),
     )
-    if n_sums < width:  # the sums that inputs do not reach
+    if n_sums < width:  # the sums that do not depend on inputs
         for r in range(n_rows):
             copy(cells.biases[n, n_sums:], sums[r * width + n_sums :])
     for t in range(longest):
@@ -255,7 +255,7 @@ def _read_inputs(n_rows: int, cells: Cells, rows: SequenceGroup) -> None:
 
 @jit
 def _read_states(n: int, n_segments: int, cells: Cells, rows: SequenceGroup) -> None:
-    """What the first rows, one for each segment, begin with."""
+    """Fills the initial states of the first rows, one for each segment."""
     h, units, history, states = cells.padded_units, cells.units, rows.history, rows.sequences.state
     place = n * states.shape[1] // len(cells.places)
     for s in range(n_segments):
@@ -268,7 +268,7 @@ def _read_states(n: int, n_segments: int, cells: Cells, rows: SequenceGroup) -> 
 
 @jit
 def lstm(sums: Array, carried_before: Array, carried: Array, squashed: Array, hidden: Array) -> None:
-    """From sums of i, f, o and g to activations in their place, and to all but carried_before."""
+    """Replaces the sums of i, f, o and g by activations, and fills all other arrays but carried_before."""
     h = len(hidden)
     i, f, o, g = sums[:h], sums[h : 2 * h], sums[2 * h : 3 * h], sums[3 * h :]
     _sigmoids(sums[: 3 * h])
@@ -283,8 +283,8 @@ def lstm(sums: Array, carried_before: Array, carried: Array, squashed: Array, hi
 
 @jit
 def lstm_backward(sums: Array, carried_before: Array, squashed: Array, slopes: Array, back: Array) -> None:
-    """From slopes by the hidden state, and back, those by what is carried, to slopes by the sums, in place of the
-    activations, and to those by carried_before, in place of back.
+    """Replaces the activations by slopes by the sums, and `back`, slopes by the carried state, by slopes by
+    carried_before. slopes: by the hidden state.
     """
     h = len(slopes)
     i, f, o, g = sums[:h], sums[h : 2 * h], sums[2 * h : 3 * h], sums[3 * h :]
@@ -304,7 +304,7 @@ def lstm_backward(sums: Array, carried_before: Array, squashed: Array, slopes: A
 
 @jit
 def gru(sums: Array, before: Array, hidden: Array) -> None:
-    """From sums of n's input part, r, z and n's state part to activations in place of the first three, and hidden."""
+    """Replaces the sums of n's input part, r and z by activations, and fills hidden; n's state part is last."""
     h = len(hidden)
     n, r, z, of_state = sums[:h], sums[h : 2 * h], sums[2 * h : 3 * h], sums[3 * h :]
     _sigmoids(sums[h : 3 * h])
@@ -317,8 +317,8 @@ def gru(sums: Array, before: Array, hidden: Array) -> None:
 
 @jit
 def gru_backward(sums: Array, before: Array, slopes: Array, back: Array) -> None:
-    """From slopes by the hidden state, of which back is a part, to slopes by the sums, in place of the activations, and
-    to the part of those by `before` that does not go through the sums, in place of back.
+    """Replaces the activations by slopes by the sums, and `back` by the part of the slopes by `before` that does not go
+    through the sums. slopes: by the hidden state; `back` is added to them.
     """
     h = len(slopes)
     n, r, z, of_state = sums[:h], sums[h : 2 * h], sums[2 * h : 3 * h], sums[3 * h :]

@@ -1,9 +1,9 @@
 """The arguments of the compiled functions of recurrent networks, besides those of `compiled.layout`.
 
-Parameters lie in padded vectors. Sequences are cut where episodes start, and their steps lie side by side: the longer
-the more rows a product has. T steps, M sequences, B = T * M samples, D observation size, S state size, H units of the
-memory, padded to LANES, G sums that inputs reach, R rows of a group of sequences, P numbers in a padded vector, C
-chunks of a minibatch.
+Parameters are in padded vectors. Sequences are cut at episode starts, and a step of all segments is computed together,
+so that products have many rows. T steps, M sequences, B = T * M samples, D observation size, S state size, H units of
+the memory, padded to LANES, G sums that depend on inputs, R rows of a group of sequences, P numbers in a padded vector,
+C chunks of a minibatch.
 """
 
 from typing import Any, NamedTuple
@@ -20,8 +20,8 @@ from ml_pipeline.models.rl.networks.mlp import activation_in
 
 
 class Cell(NamedTuple):
-    """The places of a cell's parameters in a vector of P numbers, as offsets: weights of inputs, (D, G), and of the
-    state, (H, G), then a bias of each, (G,); see `_placed_cell`.
+    """The offsets of a cell's parameters in a vector of P numbers: weights of inputs, (D, G), and of the state, (H, G),
+    then a bias for each, (G,); see `_placed_cell`.
     """
 
     of_inputs: int
@@ -33,9 +33,9 @@ class Cell(NamedTuple):
 class Cells(NamedTuple):
     """One cell for each network. places: int64 (n, 4), the columns being `Cell`.
 
-    A step computes 4 H sums, in slots of H. LSTM: i, f, o, g. GRU: n's of the input, r, z, n's of the state. Inputs
-    reach the first n_sums, G = 4 H or 3 H of them, the state the last. units: H without padding. inputs: D.
-    biases: float32 (n, 4 H), the sums of both.
+    A step computes 4 H sums, in slots of H. LSTM: i, f, o, g. GRU: n's input part, r, z, n's state part. Inputs go into
+    the first n_sums, G = 4 H or 3 H of them, the state into the last. units: H without padding. inputs: D.
+    biases: float32 (n, 4 H), sums of the two biases.
     """
 
     is_lstm: bool
@@ -68,9 +68,9 @@ class RecurrentLearner(NamedTuple):
 
 
 class SequenceArrays(NamedTuple):
-    """length: T. observations: float32 (B, D), one step of all sequences after another. starts: bool (B,), where an
-    episode starts. state: float32 (M, S), before the first step: of each network its hidden state, of an LSTM followed
-    by what its cell carries.
+    """length: T. observations: float32 (B, D), one step of all sequences after another. starts: bool (B,), True if an
+    episode starts. state: float32 (M, S), before the first step: the hidden state of each network, for an LSTM followed
+    by its cell state.
     """
 
     length: int
@@ -80,7 +80,7 @@ class SequenceArrays(NamedTuple):
 
 
 class RecurrentSamples(NamedTuple):
-    """As in `compiled.layout`. In each of the orders the samples of a sequence follow each other."""
+    """As in `compiled.layout`. In each of the orders, the samples of a sequence are consecutive."""
 
     actions: Array
     inputs: Array
@@ -89,12 +89,12 @@ class RecurrentSamples(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """A group of sequences, cut where episodes start into segments, the longest first; then rows, step by step.
+    """A group of sequences, cut at episode starts into segments, the longest first; their steps are rows.
 
-    Rows first[t] to first[t + 1] are step t of all segments longer than t, in their order: the row of a segment's step
-    before is at the same place of the step before. samples: int64 (R,), of each row. first: int64 (T + 1,). origins:
-    int64 (R,), of each segment, the sequence whose state it begins with, -1 for none. For sorting: places, int64
-    (T + 1,), of segments by length, and of each segment as it was found its begin and length, int64 (R,).
+    Rows first[t] to first[t + 1] are step t of all segments longer than t, in order: a segment has the same position in
+    every step. samples: int64 (R,), of each row. first: int64 (T + 1,). origins: int64 (R,), for each segment, the
+    sequence whose state it begins with, -1 for none. For sorting: places, int64 (T + 1,), of segments by length, and
+    begins and lengths, int64 (R,), of segments in the order in which they were found.
     """
 
     samples: Array
@@ -106,9 +106,9 @@ class Packing(NamedTuple):
 
 
 class History(NamedTuple):
-    """What a cell did in each row. x: float32 (R * padded D,). sums: float32 (R * 4 H,), then activations, then slopes
-    by the sums. All others are float32 (R * H,): the hidden state before, and what the cell carried before; what it
-    carries then, and tanh of that; its hidden state; slopes by this; and slopes of the carried part, by segment.
+    """A cell's values in each row. x: float32 (R * padded D,). sums: float32 (R * 4 H,), then activations, then slopes
+    by the sums. All others are float32 (R * H,): the hidden state and cell state before the step; the cell state after
+    it, and its tanh; the hidden state; slopes by the hidden state; and slopes by the cell state, per segment.
     """
 
     x: Array
@@ -123,7 +123,7 @@ class History(NamedTuple):
 
 
 class SequenceGroup(NamedTuple):
-    """The group of sequences that goes through the networks together. longest: steps of its longest segment."""
+    """A group of sequences that goes through the networks together. longest: the steps of its longest segment."""
 
     sequences: SequenceArrays
     packing: Packing
@@ -157,15 +157,15 @@ def cell_of(cells: Cells, n: int) -> Cell:
 
 
 _LSTM_SLOTS: tuple[int, ...] = (0, 1, 3, 2)
-"""Of torch's i, f, g and o."""
+"""Slots of torch's i, f, g and o."""
 _GRU_INPUT_SLOTS: tuple[int, ...] = (1, 2, 0)
 _GRU_STATE_SLOTS: tuple[int, ...] = (0, 1, 2)
-"""Of torch's r, z and n, among the slots that inputs reach, and among those that the state reaches."""
+"""Slots of torch's r, z and n, among the sums of the inputs, and among those of the state."""
 
 
 class RecurrentLayout(NamedTuple):
-    """heads: of the perceptrons on top of the cells, and of all parameters. cells: their biases are this layout's own,
-    so that who works with it at the same time needs one of its own.
+    """heads: layout of the perceptrons on top of the cells, and of all parameters. cells: this layout owns their
+    biases, so concurrent users need one layout each.
     """
 
     heads: Layout
@@ -173,7 +173,7 @@ class RecurrentLayout(NamedTuple):
 
 
 def layout_of(network: GeneralActorCritic) -> RecurrentLayout:
-    """The layout of one or two cells, each with a perceptron on top; where layers are shared, the last has the value
+    """The layout of one or two cells, each with a perceptron on top; if layers are shared, the last outputs the value
     after the distribution's parameters.
     """
     placed, ends, cells = Placing(), [0], []
@@ -213,7 +213,7 @@ def layout_of(network: GeneralActorCritic) -> RecurrentLayout:
 
 
 def new_workspace(layout: RecurrentLayout, *, length: int, n_sequences: int) -> RecurrentWorkspace:
-    """For one thread, and sequences of this length, of which there are as many."""
+    """The workspace of one thread, for n_sequences of this length."""
     cells, heads = layout.cells, perceptrons.new_workspace(layout.heads)
     n_rows = sequences_of_group(length, n_sequences) * length
     n_padded = up(n_rows, TILE)
@@ -262,7 +262,7 @@ GROUP = 1024
 
 
 def sequences_of_group(length: int, n_sequences: int) -> int:
-    """How many sequences go together, of n_sequences of this length: at least four, since one alone is slow."""
+    """The number of sequences per group, out of n_sequences of this length: at least four, since one alone is slow."""
     return min(max(GROUP // length, 4), n_sequences)
 
 
@@ -280,7 +280,7 @@ def pack(chosen: Array, sequences: SequenceArrays, packing: Packing) -> int:
         lengths[n_segments - 1] += 1
     for s in range(n_segments):
         places[lengths[s]] += 1
-    # From how many segments have a length to how many are longer: the place of the first that has it.
+    # Turn the number of segments of each length into the number of longer ones, the place of the first of that length.
     longer = 0
     for t in range(length, -1, -1):
         longer, places[t] = longer + places[t], longer

@@ -1,7 +1,7 @@
-"""The arrays through which a batch of environments is stepped, and the memory that a trainer shares with its workers.
+"""The arrays of a batch of environments, and the memory that the trainer shares with its workers.
 
-N environments. observations, final_obs, actions: arrays (N, ...) in the structure of the space, None where the space
-is not of fixed size. rewards: float64 (N,). terminated, truncated: bool (N,). current_env: int64 (K,), the index of the
+N environments. observations, final_obs, actions: arrays (N, ...) in the structure of the space, None if the space is
+not of fixed size. rewards: float64 (N,). terminated, truncated: bool (N,). current_env: int64 (K,), the index of the
 environment that each of K blocks is stepping, -1 between commands.
 """
 
@@ -48,16 +48,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BatchLayout:
-    """What a batch consists of; the same layout over the same memory is the same batch, in every process."""
+    """The arrays of a batch; the same layout over the same memory is the same batch, in every process."""
 
     num_envs: int
     observation_space: Space
     action_space: Space
     autoreset_mode: AutoresetMode
-    n_blocks: int = 1  # how the environments are divided
+    n_blocks: int = 1  # number of parts of the batch
 
     def place(self, allocate: Callable[..., np.ndarray] = np.zeros) -> Batch:
-        """The batch, its arrays made by `allocate(shape, dtype=...)`, always in the same order."""
+        """The batch, with arrays from `allocate(shape, dtype=...)`, called in a fixed order."""
         n = self.num_envs
         has_observations = is_fixed_size(self.observation_space)
         observations = create_empty_array(self.observation_space, n, allocate) if has_observations else None
@@ -70,7 +70,7 @@ class BatchLayout:
             rewards=allocate((n,), dtype=np.float64),
             terminated=allocate((n,), dtype=np.bool_),
             truncated=allocate((n,), dtype=np.bool_),
-            # Written at every step by every block: in one cache line, each write would wait for the other processes'.
+            # Every block writes this at every step. In a shared cache line, each write would wait for other processes.
             current_env=allocate((self.n_blocks, _ALIGNMENT // 8), dtype=np.int64)[:, 0],
         )
 
@@ -79,14 +79,14 @@ class BatchLayout:
         return self.place(_Arena(memory))
 
     def nbytes(self) -> int:
-        """How much memory `place_in` needs."""
+        """The number of bytes that `place_in` needs."""
         arena = _Arena(None)
         self.place(arena)
         return arena.used
 
 
 class _Arena:
-    """Hands out consecutive, aligned pieces of one block of memory; without a block, only counts."""
+    """Returns consecutive, aligned pieces of one block of memory; without a block, it only counts bytes."""
 
     def __init__(self, memory: Any | None) -> None:
         self._memory = memory
@@ -102,7 +102,7 @@ class _Arena:
 
 
 def copy_of(arrays: Any) -> Any:
-    """The same structure with arrays of its own."""
+    """The same structure with copied arrays."""
     if isinstance(arrays, np.ndarray):
         return arrays.copy()
     if isinstance(arrays, dict):
@@ -129,9 +129,9 @@ def copy_rows(source: Any, target: Any, start: int, stop: int) -> None:
 
 
 def store(arrays: Any, values: Any, name: str) -> None:
-    """Copies a batch of actions into its place. Raises ActionsError where shape or kind of number do not fit.
+    """Copies a batch of actions into `arrays`. Raises ActionsError if shape or dtype do not fit.
 
-    (N,) will do for (N, 1).
+    (N,) is accepted for (N, 1).
     """
     if isinstance(arrays, np.ndarray):
         _store_array(arrays, values, name)
@@ -151,7 +151,7 @@ def _store_array(array: np.ndarray, values: Any, name: str) -> None:
     try:
         given = np.asarray(values)
     except (TypeError, ValueError) as error:
-        raise _misfit(array, f"a {type(values).__name__} that is no array ({error})", name) from error
+        raise _misfit(array, f"a {type(values).__name__} that is not an array ({error})", name) from error
     try:
         if given.shape != array.shape:
             if given.shape != array.shape[:1] or given.size != array.size:  # copyto would broadcast it
@@ -168,7 +168,7 @@ def _misfit(array: np.ndarray, received: str, name: str) -> ActionsError:
 
 
 def split(space: Space, actions: Any, n: int) -> list[Any]:
-    """The n actions of a batch, of the batched space. Raises ActionsError where these are not n."""
+    """The n actions of a batch, from the batched space. Raises ActionsError if there are not n."""
     try:
         each = list(iterate(space, actions))
     except (TypeError, ValueError, LookupError, CustomSpaceError) as error:
@@ -188,7 +188,7 @@ def rows_at(arrays: Any, indices: np.ndarray) -> Any:
 
 
 def put_rows(arrays: Any, indices: np.ndarray, rows: Any) -> None:
-    """Writes what `rows_at` gave back into its place."""
+    """Writes the rows from `rows_at` back to these indices."""
     if isinstance(arrays, np.ndarray):
         arrays[indices] = rows
     else:
@@ -202,11 +202,11 @@ _CHUNK = 1 << 20
 
 
 def allocate(nbytes: int, *, num_envs: int) -> Any:
-    """A zeroed buffer of so many bytes, which can be handed to processes as they start.
+    """A zeroed buffer of nbytes, which can be passed to processes when they start.
 
-    It bears no name, and is gone with the last process that maps it. All of it is there from the beginning: the shared
-    arrays of multiprocessing are files that grow as they are written, and where there is too little room for that,
-    SIGBUS kills the process. num_envs: for the message. Raises UserError where there is too little room.
+    It has no name, and the system frees it when the last process that maps it ends. All of it is reserved at once:
+    multiprocessing's shared arrays are files that grow as they are written, and if the space runs out, SIGBUS kills the
+    process. num_envs: for the message. Raises UserError if there is too little space.
     """
     if os.name != "posix":
         return multiprocessing.RawArray(ctypes.c_uint8, nbytes)
@@ -218,19 +218,19 @@ def allocate(nbytes: int, *, num_envs: int) -> Any:
             failures.append((place, error))
     tried = "; ".join(f"{place or 'memory'}: {error.strerror}{_free_in(place)}" for place, error in failures)
     raise UserError(
-        f"{num_envs} environments need {_megabytes(nbytes)} of memory that their workers share, but there is no room "
+        f"{num_envs} environments need {_megabytes(nbytes)} of shared memory for their workers, but there is no room "
         f"for it ({tried}). Use fewer environments or num_workers=0, give a Docker container more memory and a larger "
         "--shm-size, or set TMPDIR to a folder with more room."
     ) from failures[-1][1]
 
 
 class SharedMemory(mmap.mmap):
-    """An open file, mapped; also in the processes that it is handed to as they start."""
+    """A mapped open file, which can be passed to processes when they start."""
 
     _fd: int
 
     def __new__(cls, fd: int, nbytes: int) -> "SharedMemory":
-        """Owns the open file, also where this fails."""
+        """Takes ownership of the open file, also if this fails."""
         try:
             memory = super().__new__(cls, fd, nbytes)
         except BaseException:
@@ -253,13 +253,13 @@ def _map_again(duplicate: Any, nbytes: int) -> SharedMemory:
 
 
 def _places() -> list[str]:
-    """Folders that may have room, best first; "" is memory that no folder limits."""
+    """Folders that may have space, best first; "" is anonymous memory."""
     memory = [""] if hasattr(os, "memfd_create") else []  # on Linux; Docker gives /dev/shm 64 MB only
     return [*memory, *([_SHARED_MEMORY] if os.path.isdir(_SHARED_MEMORY) else []), tempfile.gettempdir()]
 
 
 def _file_without_name(place: str, nbytes: int) -> int:
-    """An open file of so many zeros, all of which have their place."""
+    """An open file of nbytes zeros, with all space reserved."""
     if place:
         fd, path = tempfile.mkstemp(prefix=f"{_NAME}-", dir=place)
         os.unlink(path)

@@ -1,6 +1,6 @@
-"""Pickles by value what only this process can import, with the names of the files that its code is from.
+"""Pickles by value the objects that only this process can import, and keeps the file names of their code.
 
-cloudpickle leaves these names out since 3.1.3, and tracebacks of such code then show neither a file nor its lines.
+cloudpickle omits file names since 3.1.3, so that tracebacks show neither the file nor its lines.
 """
 
 import io
@@ -12,7 +12,7 @@ import cloudpickle
 
 
 def dumps(value: Any) -> bytes:
-    """`cloudpickle.dumps`, by `ByValuePickler`."""
+    """`cloudpickle.dumps` with `ByValuePickler`."""
     sink = io.BytesIO()
     ByValuePickler(sink).dump(value)
     return sink.getvalue()
@@ -30,7 +30,7 @@ def _with_file_name(make: Callable[..., CodeType], arguments: tuple[Any, ...], f
 
 
 class ByValuePickler(cloudpickle.Pickler):
-    """cloudpickle's, with protocol 5."""
+    """cloudpickle's pickler with protocol 5."""
 
     dispatch_table: ClassVar[Any] = cloudpickle.Pickler.dispatch_table.new_child({CodeType: _reduce_code})
 

@@ -1,7 +1,7 @@
 """A block of consecutive environments, stepped one after another into their rows of a batch.
 
-Everything that happens to a single environment happens here: autoreset, checks, final observations, infos. The block is
-the same in the trainer's process and in a worker process, so serial and parallel cannot differ.
+This module does all work on a single environment: autoreset, checks, final observations, infos. The trainer's process
+and the workers run the same code, so serial and parallel results are equal.
 """
 
 import copy
@@ -34,23 +34,23 @@ EnvFactory = Callable[[], gymnasium.Env]
 
 @dataclass(slots=True)
 class _Slot:
-    """One environment and what must be remembered of it between steps."""
+    """One environment and its bookkeeping between steps."""
 
     index: int
     env: gymnasium.Env
     seed: int | None = None
     steps_before: int = 0  # the block's count of steps when it was last reset explicitly
     needs_reset: bool = False  # its episode is over: NEXT_STEP resets it in the next step, DISABLED waits for reset()
-    observation: Any = None  # the last one, only where the space is not of fixed size
+    observation: Any = None  # the last one, only if the space is not of fixed size
 
 
 class EnvBlock:
     """Environments first, first + 1, ... of `num_envs`, made by their factories.
 
-    forked: holds something only in a process that was forked from this one. Empty by default.
+    forked: not empty in a process that was forked from this one.
 
-    Raises EnvFailedError if a factory raises. `execute()` does not: its reply says what failed. Where an environment
-    forked this process, and returned in the new one as well, that one gets a ForkReturned before it can write results.
+    Raises EnvFailedError if a factory raises. `execute()` does not raise it; its reply has a report instead. If an
+    environment forks this process and also returns in the fork, ForkReturned is raised there before it writes results.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EnvBlock:
         self.num_envs = num_envs
         self._same_step = autoreset_mode == AutoresetMode.SAME_STEP
         self._slots: list[_Slot] = []
-        self._owners: dict[int, int] = {}  # who returned the environment with this id()
+        self._owners: dict[int, int] = {}  # id() of an environment: the index of its factory
         self._n_steps = 0
         self._at = first
         self._doing_now = "construction"
@@ -83,7 +83,7 @@ class EnvBlock:
                 raise failed from failed.__cause__
 
     def attach(self, batch: Batch, worker: int) -> None:
-        """Says where results go. `current_env[worker]` will show which environment is at work."""
+        """Sets the batch that results are written to. `current_env[worker]` is the environment that is running."""
         observation_space, action_space = batch.layout.observation_space, batch.layout.action_space
         self._batch = batch
         self._current_env = memoryview(batch.current_env[worker : worker + 1].data)
@@ -94,8 +94,8 @@ class EnvBlock:
         self.span = slice(first, first + len(self._slots))
         self._actions_space = batch_space(action_space, len(self._slots))
         self._action_rows = batch.actions[self.span] if isinstance(batch.actions, np.ndarray) else None
-        # Blocks share cache lines here, and a process that writes one waits for the others: written once a step at
-        # most. With `current_env` in a line of its own, 8 CartPoles in two processes took 70 µs instead of 86.
+        # Blocks share cache lines here, and processes wait for each other to write one, so write at most once a step.
+        # With `current_env` in its own cache line, 8 CartPoles in two processes took 70 µs instead of 86.
         self._rewards: Any = memoryview(batch.rewards[self.span].data)
         self._has_flags = True
 
@@ -120,20 +120,18 @@ class EnvBlock:
         return found
 
     def unsendable(self, reply: Reply, error: Exception, is_sendable: Callable[[Any], bool]) -> FailureReport:
-        """The report on a reply that cannot be pickled, naming the environment whose part it is."""
+        """The report on a reply that cannot be pickled; it names the environment that returned the value."""
         parts: list[tuple[Any, ...]] = [*reply.infos, *reply.finals, *enumerate(reply.values, start=self.span.start)]
         self._at = next((part[0] for part in parts if not is_sendable(part)), self.span.start)
-        remedy = "return only what can be pickled, or choose num_workers=0"
-        received = f"something that cannot be ({type(error).__name__}: {error})"
-        invalid = InvalidResultError(
-            "what it returns or puts into info", "something that can be pickled", received, remedy
-        )
+        remedy = "return only picklable values, or pass num_workers=0"
+        received = f"a value that cannot be pickled ({type(error).__name__}: {error})"
+        invalid = InvalidResultError("its result or info", "picklable", received, remedy)
         return self._report(invalid, step=self._doing_now == "step")
 
     def execute(self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None) -> Reply:
-        """Carries out one command on every environment of the block, or up to the first that fails.
+        """Runs one command on every environment of the block, or up to the first that fails.
 
-        A reply with nothing to say is NOTHING or FINISHED itself.
+        An empty reply is the constant NOTHING or FINISHED.
         """
         reply = self._blank_reply
         self._given = None
@@ -154,7 +152,7 @@ class EnvBlock:
             raise
         self._current_env[0] = -1
         if reply.infos or reply.values or reply.finals or reply.failure:
-            self._blank_reply = Reply()  # which takes 0.3 µs
+            self._blank_reply = Reply()  # takes 0.3 µs
             return reply
         if reply.finished:
             reply.finished = False
@@ -178,18 +176,18 @@ class EnvBlock:
             raise ForkReturned
 
     def _checked(self, env: gymnasium.Env) -> gymnasium.Env:
-        """A new environment: one, and not one that another factory returned as well, which both would step."""
+        """The factory's result, if it is an environment that no other factory returned."""
         if not hasattr(env, "observation_space"):
             received, remedy = f"a {type(env).__name__}", "return the environment"
-            raise InvalidResultError("what the factory returns", "a gymnasium.Env", received, remedy)
+            raise InvalidResultError("the factory's result", "a gymnasium.Env", received, remedy)
         first = self._owners.setdefault(id(env.unwrapped), self._at)
         if first != self._at:
             received, remedy = f"that of environment {first}", "make it inside the factory, not before"
-            raise InvalidResultError("what the factory returns", "an environment of its own", received, remedy)
+            raise InvalidResultError("the factory's result", "a new environment", received, remedy)
         return env
 
     def _step(self, reply: Reply, actions: Sequence[Any] | None) -> None:
-        """The hot path. With all around it 1.5 µs an environment, of eight; Gymnasium's SyncVectorEnv takes 2.6."""
+        """The hot path: with its callers, 1.5 µs per environment, of eight; Gymnasium's SyncVectorEnv takes 2.6."""
         batch, current_env, observations, rewards = self._batch, self._current_env, self._rows, array("d")
         forked = self._forked
         self._n_steps += 1
@@ -210,7 +208,7 @@ class EnvBlock:
                     plain = plain and type(info) is dict and not forked
                 except (TypeError, ValueError):
                     plain = False
-                # This recognizes in 0.1 µs what nearly every step returns; checked_step looks at all else.
+                # This accepts the result of nearly every step in 0.1 µs; checked_step handles all others.
                 if not plain or reward - reward:  # not 0 if the reward is NaN or infinite
                     self._leave_if_forked()
                     observation, reward, terminated, truncated, info = checked_step(result)
@@ -239,7 +237,7 @@ class EnvBlock:
             self._batch.terminated[self.span] = self._batch.truncated[self.span] = self._has_flags = False
 
     def _split_actions(self) -> list[Any]:
-        """One action per environment, copied: an environment may keep it, and the trainer overwrites its own."""
+        """One action per environment, copied, since environments may keep actions and the trainer reuses its arrays."""
         if self._action_rows is not None:
             return list(self._action_rows.copy())
         mine = rows_between(self._batch.actions, self.span.start, self.span.stop)
@@ -253,7 +251,7 @@ class EnvBlock:
         return result
 
     def _keep_final(self, reply: Reply, index: int, observation: Any, info: dict[str, Any]) -> None:
-        """Copies what the episode ended with, before the reset: the environment may reuse its arrays."""
+        """Copies the episode's last observation and info before the reset; the environment may reuse its arrays."""
         if self._final_rows is not None:
             self._final_rows.write(index, observation)
             if info:
@@ -341,7 +339,7 @@ class EnvBlock:
         )
 
     def _action_of(self, slot: _Slot | None) -> Any:
-        """What it was stepped with; None where it was reset instead."""
+        """The action of its step; None if it was reset instead."""
         if slot is None or slot.needs_reset or self._given is None:
             return None
         return self._given[slot.index - self._slots[0].index]

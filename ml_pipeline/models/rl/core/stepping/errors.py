@@ -1,4 +1,4 @@
-"""What can go wrong in a vectorized environment, as exceptions that name who, where and what.
+"""The exceptions of vectorized environments. Each names the environment or worker, the call, and the cause.
 
     VectorEnvError
     ├── EnvFailedError           an environment misbehaved; carries index, seed, step, action, worker
@@ -8,14 +8,14 @@
     │   ├── WorkerDiedError      killed or crashed; carries exit code and signal
     │   └── StepTimeoutError     no reply within step_timeout_s; also a multiprocessing.TimeoutError
     ├── SpacesDifferError        the environments do not share their spaces; also a RuntimeError
-    ├── ResetRequiredError       a reset() has to come before the next step(); also Gymnasium's ResetNeeded
+    ├── ResetRequiredError       call reset() before the next step(); also Gymnasium's ResetNeeded
     ├── ActionsError             actions do not fit the batch; also a TypeError (Gymnasium's) and a UserError
-    ├── ReplyNotReadableError    what a worker sent cannot be unpickled in the trainer
-    ├── FactoryNotPicklableError a factory cannot travel to a worker
-    └── StateNotAvailable        an environment cannot be written in full, or not be restored
+    ├── ReplyNotReadableError    the trainer cannot unpickle a worker's reply
+    ├── FactoryNotPicklableError a factory cannot be sent to a worker
+    └── StateNotAvailable        an environment's state cannot be saved in full, or cannot be restored
 
 Misuse of the call order raises Gymnasium's own `AlreadyPendingCallError`, `NoAsyncCallError` and
-`ClosedEnvironmentError`; an explicit `timeout=` that passes raises `multiprocessing.TimeoutError`.
+`ClosedEnvironmentError`. If an explicit `timeout=` expires, `multiprocessing.TimeoutError` is raised.
 """
 
 import copy
@@ -43,7 +43,7 @@ class AlsoFailed(NamedTuple):
 
     worker: int
     environment: int
-    """The index of the one that raised."""
+    """Index of the environment that raised."""
     type_name: str
 
     def sentence(self, first: int = 0) -> str:
@@ -51,19 +51,19 @@ class AlsoFailed(NamedTuple):
 
 
 class VectorEnvError(Exception):
-    """Base of everything that a vectorized environment raises by itself."""
+    """Base class of this module's exceptions."""
 
     _also_failed: Sequence[AlsoFailed] = ()
 
     def note_failures(self, failures: Sequence[AlsoFailed]) -> None:
-        """Say in notes which other workers failed."""
+        """Add a note for each other worker that failed."""
         self._also_failed = failures
         for failed in failures:
             self.add_note(failed.sentence())
 
     def number_among(self, first: int, num_envs: int) -> None:
-        """Let the sentence and its notes name environments by their indices among num_envs of all ranks, of which those
-        of this vectorized environment begin at `first`. Attributes such as `index` stay its own."""
+        """Rewrite the message and its notes for indices over all ranks: num_envs environments in total, of which those
+        of this vectorized environment begin at `first`. Attributes such as `index` are unchanged."""
         sentence = self._sentence(first, num_envs)
         if sentence is not None:
             self.args = (sentence, *self.args[1:])
@@ -71,19 +71,19 @@ class VectorEnvError(Exception):
             self.__notes__[:] = [failed.sentence(first) for failed in self._also_failed]
 
     def _sentence(self, first: int, num_envs: int) -> str | None:
-        """What it says with these numbers; None if it names no environment."""
+        """The message with these numbers; None if it names no environment."""
         return None
 
 
 class EnvFailedError(VectorEnvError):
     """One environment misbehaved.
 
-    index: which of the environments. seed: the one that it was last reset with, or None. step: how many steps after
-    that reset, from 1. action: what it was stepped with, or None. worker: whose process it was, None in-process.
+    index: the environment. seed: the seed of its last reset, or None. step: the number of steps since that reset, from
+    1. action: the action of that step, or None. worker: the worker that ran it; None if this process did.
     """
 
     def __init__(self, message: str, report: "FailureReport", worker: int | None) -> None:
-        Exception.__init__(self, message)  # not that of a class among the bases, which may want other arguments
+        Exception.__init__(self, message)  # other base classes may need other arguments
         self.report = report
         self.index = report.index
         self.seed = report.seed
@@ -100,11 +100,11 @@ class EnvFailedError(VectorEnvError):
 
 
 class EnvRaisedError(EnvFailedError):
-    """An environment raised; what it raised is the `__cause__`, and one of this object's classes."""
+    """An environment raised an exception. It is the `__cause__`, and its class is a base class of this object."""
 
 
 class EnvResultError(EnvFailedError):
-    """An environment returned something unusable. field, expected, received, remedy: strings that name it."""
+    """An environment returned an unusable result, which the strings field, expected, received and remedy describe."""
 
     def __init__(self, message: str, report: "FailureReport", worker: int | None) -> None:
         super().__init__(message, report, worker)
@@ -113,7 +113,7 @@ class EnvResultError(EnvFailedError):
 
 
 class WorkerFailedError(VectorEnvError):
-    """A worker process failed as a whole. worker: its number; environments: the indices that it owned."""
+    """A worker process failed. worker: its number; environments: the indices of its environments."""
 
     def __init__(self, worker: int, environments: range) -> None:
         self.worker = worker
@@ -122,14 +122,14 @@ class WorkerFailedError(VectorEnvError):
 
 
 class WorkerDiedError(WorkerFailedError):
-    """A worker process is gone. exitcode: as in `multiprocessing.Process`, None where its pool is gone as well; signal:
-    its name, or None.
+    """A worker process ended. exitcode: as in `multiprocessing.Process`, None if its pool is closed; signal: the name
+    of the signal that killed it, or None.
     """
 
     def __init__(
         self, worker: int, environments: range, exitcode: int | None, activity: str, index: int | None = None
     ) -> None:
-        """index: the environment that was at work, None if none was."""
+        """index: the environment that was running, None if none was."""
         self.exitcode = exitcode
         self.signal = _signal_name(exitcode)
         self._activity = activity
@@ -139,17 +139,17 @@ class WorkerDiedError(WorkerFailedError):
     def _sentence(self, first: int, num_envs: int) -> str:
         cause = f"was killed by {self.signal}" if self.signal else f"exited with code {self.exitcode}"
         if self.exitcode is None:
-            cause = "ended in a way that nobody can tell (its pool is gone)"
+            cause = "ended with an unknown exit code (its pool is closed)"
         at_work = "" if self._index is None else f" of environment {first + self._index}"
         hint = "; the system may have run out of memory" if self.signal == "SIGKILL" else ""
         return f"Worker {self.worker} ({span(self.environments, first)}) {cause} {self._activity}{at_work}{hint}."
 
 
 class StepTimeoutError(WorkerFailedError, multiprocessing.TimeoutError):
-    """A step or a reset took longer than step_timeout_s, or the start of a worker much longer.
+    """A step or reset took longer than step_timeout_s, or a worker did not start in time.
 
-    index: the environment that was at work, None if none was. overdue: what did not end, and when it should have.
-    stack: where it is stuck, as text, innermost call first; empty if the system cannot read it.
+    index: the environment that was running, None if none was. overdue: the call and its time limit. stack: the Python
+    stack of the stuck call, as text, innermost call first; empty if the system cannot read it.
     """
 
     def __init__(self, worker: int, environments: range, index: int | None, overdue: str, stack: str) -> None:
@@ -171,15 +171,15 @@ class SpacesDifferError(VectorEnvError, RuntimeError):
 
 
 class ResetRequiredError(VectorEnvError, gymnasium.error.ResetNeeded):
-    """step() was called, but a reset() has to come first."""
+    """step() was called before a required reset()."""
 
 
 class ActionsError(VectorEnvError, UserError, TypeError):
-    """Actions that are not one for each environment, or not of the action space's shape or kind of number."""
+    """Wrong number of actions, or a shape or dtype that does not match the action space."""
 
 
 class ReplyNotReadableError(VectorEnvError):
-    """What a worker's environments returned cannot be unpickled here. worker, environments: whose reply it was."""
+    """A worker's reply cannot be unpickled in this process. worker, environments: the sender."""
 
     def __init__(self, worker: int, environments: range, command: str, cause: Exception) -> None:
         self.worker = worker
@@ -190,9 +190,9 @@ class ReplyNotReadableError(VectorEnvError):
 
     def _sentence(self, first: int, num_envs: int) -> str:
         return (
-            f"Worker {self.worker} ({span(self.environments, first)}) sent something in its {self._command} that "
-            f"cannot be unpickled in the trainer ({self._reason}); let infos and results hold what both processes can "
-            "import, or pass num_workers=0."
+            f"Worker {self.worker} ({span(self.environments, first)}) sent a reply to {self._command} that "
+            f"cannot be unpickled in the trainer ({self._reason}); in infos and results, use only types that both "
+            "processes can import, or pass num_workers=0."
         )
 
 
@@ -201,7 +201,7 @@ class FactoryNotPicklableError(VectorEnvError):
 
 
 class StateNotAvailable(VectorEnvError):
-    """An environment cannot be written in full, or not be restored. index: which; reason: why."""
+    """The state of environment `index` cannot be saved in full, or cannot be restored, for this `reason`."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(f"The state of environment {index} is not available: {reason}")
@@ -213,11 +213,11 @@ class StateNotAvailable(VectorEnvError):
 
 
 class ForkReturned(BaseException):
-    """This process was forked by an environment, and returned from it as if it were the worker itself."""
+    """This process was forked by an environment and returned into the worker's code."""
 
 
 class InvalidResultError(Exception):
-    """What an environment returned cannot be used; the block that steps it knows the rest of the story."""
+    """An environment returned an unusable value; the block that steps it adds the index, seed and step."""
 
     def __init__(self, field: str, expected: str, received: str, remedy: str) -> None:
         super().__init__(field, expected, excerpt(received, _LONGEST_RECEIVED), remedy)
@@ -229,11 +229,11 @@ class InvalidResultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """How an environment failed, in a form that crosses a pipe.
+    """The failure of an environment, in a form that can be sent through a pipe.
 
-    doing: what was asked of it ("step 12", "reset()", ...). traceback: its beginning and its end, where it is long.
-    exception: what it raised, or one of its class that says and holds less where that is huge; None where it cannot be
-    pickled. invalid: (field, expected, received, remedy) of an unusable result.
+    doing: the call ("step 12", "reset()", ...). traceback: a long one is cut in the middle. exception: the exception
+    that was raised, or a shortened copy if it is too large to send; None if it cannot be pickled. invalid: (field,
+    expected, received, remedy) of an unusable result.
     """
 
     index: int
@@ -249,7 +249,7 @@ class FailureReport:
 
     @staticmethod
     def of(error: BaseException, caught_in: str, **where: Any) -> "FailureReport":
-        """The report on an error just caught; its traceback begins below the frames of the file `caught_in`."""
+        """The report on a caught error; its traceback omits the frames of the file `caught_in`."""
         invalid = error.args if isinstance(error, InvalidResultError) else None
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == caught_in:
@@ -272,7 +272,7 @@ class FailureReport:
             object.__setattr__(self, name, value)
 
     def error(self, worker: int | None = None) -> VectorEnvError:
-        """The exception to raise in the trainer, its cause in place."""
+        """The exception to raise in the trainer, with its cause set."""
         if isinstance(self.exception, VectorEnvError):
             return self.exception
         message = self.sentence(worker)
@@ -280,13 +280,13 @@ class FailureReport:
             return EnvResultError(message, self, worker)
         try:
             error = _raised_class(type(self.exception))(message, self, worker)  # type: ignore[arg-type]  # unhashable?
-        except Exception:  # a foreign __new__ that wants other arguments, as ExceptionGroup's does
+        except Exception:  # the class's __new__ needs other arguments, as that of ExceptionGroup
             error = EnvRaisedError(message, self, worker)
         error.__cause__ = self.exception
         return error
 
     def sentence(self, worker: int | None = None) -> str:
-        """Which environment failed, in what, and how."""
+        """The message: the environment, the call, and the error."""
         seed = "" if self.seed is None else f", seed {self.seed}"
         place = f"environment {self.index} of {self.num_envs}{seed}"
         who = f"Environment {self.index} of {self.num_envs}" + (f" ({seed[2:]})" if seed else "")
@@ -321,13 +321,13 @@ def _shortened(error: BaseException) -> BaseException | None:
 
 
 def _survives_pickling(value: Any) -> bool:
-    """Whether it can be sent, and is not too large for that."""
+    """Whether the value can be pickled and is small enough to send."""
     try:
         pickled = by_value.dumps(value)
         if len(pickled) > _MOST_PICKLED_BYTES:
             return False
         pickle.loads(pickled)
-    except Exception:  # whatever a foreign object does when pickled, the report must get through
+    except Exception:  # foreign objects may raise anything when pickled, and the report must still be sent
         return False
     return True
 
@@ -342,7 +342,7 @@ def _signal_name(exitcode: int | None) -> str | None:
 
 
 def span(environments: Sequence[int], first: int = 0) -> str:
-    """Names consecutive environments, counted from `first` on.
+    """Names consecutive environments, with indices shifted by `first`.
 
     >>> span(range(3, 4)), span(range(3, 6)), span(range(3, 6), 10)
     ('environment 3', 'environments 3 to 5', 'environments 13 to 15')

@@ -1,4 +1,4 @@
-"""What a worker is asked to do, and what it replies."""
+"""The commands to a worker and its replies."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -8,24 +8,24 @@ from ml_pipeline.models.rl.core.stepping.errors import FailureReport
 
 
 class Command(IntEnum):
-    """What a worker can be asked for. Common: its argument for all; per environment: one item each."""
+    """The commands to a worker. Common: one argument for all environments; per environment: one item each."""
 
-    STEP = 1  # per environment: actions, only where the action space is not of fixed size
+    STEP = 1  # per environment: actions, only if the action space is not of fixed size
     RESET = 2  # common: options; per environment: ResetOrder
     CALL = 3  # common: (name, args, kwargs)
     SET_ATTR = 4  # common: name; per environment: values
     GET_STATES = 5
-    SET_STATES = 6  # per environment: bytes; replies which environments wait for a reset
-    APPLY = 7  # common: (function, args); per environment: whether it takes part, the others replying None
+    SET_STATES = 6  # per environment: bytes; the reply says which environments need a reset
+    APPLY = 7  # common: (function, args); per environment: whether to run it; None in the reply if not
     CLOSE = 8
 
 
-STEP = Command.STEP  # looking a member up in its class takes 0.2 µs, which a step would pay several times
+STEP = Command.STEP  # a lookup in the class takes 0.2 µs, and a step would make several
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceMismatch:
-    """A space that differs from the batch's. has_equal_rows: its observations fit the batch's arrays all the same."""
+    """A space that differs from the batch's. has_equal_rows: its observations still fit the batch's arrays."""
 
     index: int
     name: str
@@ -35,7 +35,7 @@ class SpaceMismatch:
 
 
 class ResetOrder(NamedTuple):
-    """How one environment takes part in a RESET. expired: its new episode is over at once, and waits for a reset."""
+    """The part of a RESET for one environment. expired: its new episode counts as over, and needs another reset."""
 
     seed: int | None
     wanted: bool
@@ -44,11 +44,11 @@ class ResetOrder(NamedTuple):
 
 @dataclass(slots=True)
 class Reply:
-    """What a worker has to say besides the arrays.
+    """A worker's reply, besides the arrays.
 
-    finished: whether an episode ended. infos: (index, info) where there is something to say. finals: (index, final
-    observation, final info) of what SAME_STEP reset; the observation only where the space is not of fixed size. values:
-    one per environment: observations not of fixed size, results of calls, states. failure: what stopped the command.
+    finished: whether an episode ended. infos: (index, info) if the info is not empty. finals: (index, final
+    observation, final info) of episodes that SAME_STEP reset; the observation only if the space is not of fixed size.
+    values: one per environment: observations not of fixed size, results of calls, states. failure: the error.
     """
 
     finished: bool = False
@@ -58,7 +58,7 @@ class Reply:
     failure: FailureReport | None = None
 
     def followed_by(self, other: "Reply") -> "Reply":
-        """The reply of two workers, `other` having the higher indices."""
+        """The joined reply of two workers; `other` has the higher indices."""
         return Reply(
             self.finished or other.finished,
             self.infos + other.infos,
@@ -68,4 +68,4 @@ class Reply:
         )
 
 
-NOTHING, FINISHED = Reply(), Reply(finished=True)  # the replies that say no more; nobody changes them
+NOTHING, FINISHED = Reply(), Reply(finished=True)  # the replies without content; treat them as constants

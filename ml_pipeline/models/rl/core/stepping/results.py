@@ -1,8 +1,8 @@
-"""What an environment returned: checked, and its observation written into a row of a batch and read back as a copy.
+"""Checks the results of environments, writes observations into the rows of a batch, and reads them back as copies.
 
-Each error names what cannot be used and what to do. Spaces whose values have one shape (Box, Discrete, MultiDiscrete,
+Each error names the unusable value and the remedy. Spaces whose values have one shape (Box, Discrete, MultiDiscrete,
 MultiBinary, and Dict and Tuple of them) become NumPy arrays with one row per environment. All others (Text, Graph,
-Sequence, OneOf, a user's own) are not of fixed size.
+Sequence, OneOf, custom spaces) are not of fixed size.
 """
 
 import math
@@ -20,7 +20,7 @@ _REAL_KINDS = "fiub"  # of NumPy: float, int, unsigned, bool
 
 
 def checked_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-    """The five parts of what step() returned. Raises InvalidResultError if one cannot be used.
+    """The five parts of a result of step(). Raises InvalidResultError if one cannot be used.
 
     The observation is checked when it is written into its row.
     """
@@ -38,12 +38,12 @@ def checked_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
     if terminated is not False or truncated is not False:
         terminated, truncated = _flag("terminated", terminated), _flag("truncated", truncated)
     if not isinstance(info, dict):
-        raise InvalidResultError("info", "a dict", f"a {type(info).__name__}", "return {} where there is none")
+        raise InvalidResultError("info", "a dict", f"a {type(info).__name__}", "return {} if there is none")
     return observation, reward, terminated, truncated, info
 
 
 def checked_reset(result: Any) -> tuple[Any, dict[str, Any]]:
-    """The two parts of what reset() returned. Raises InvalidResultError if it is anything else."""
+    """The two parts of a result of reset(). Raises InvalidResultError if it is anything else."""
     if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[1], dict):
         received = f"{len(result)} values" if isinstance(result, (tuple, list)) else f"a {type(result).__name__}"
         if received == "2 values":
@@ -60,7 +60,7 @@ def _real(reward: Any) -> float:
         except OverflowError:
             return math.inf if reward > 0 else -math.inf
     if isinstance(reward, np.ndarray) and reward.size > 1:
-        remedy = f"weigh its {reward.size} parts in a wrapper, as mo_gymnasium.wrappers:LinearReward does"
+        remedy = f"combine its {reward.size} parts in a wrapper, as mo_gymnasium.wrappers:LinearReward does"
         raise InvalidResultError("reward", "one number", f"an array of shape {reward.shape}", remedy)
     received = f"an array of shape {reward.shape}" if isinstance(reward, np.ndarray) else f"a {type(reward).__name__}"
     raise InvalidResultError("reward", "one number", received, "return a float")
@@ -81,14 +81,14 @@ class ObservationRows(Protocol):
     """Rows of a batch, one per environment."""
 
     def write(self, index: int, value: Any) -> None:
-        """Copies `value` into row `index`. Raises InvalidResultError where it does not fit the space."""
+        """Copies `value` into row `index`. Raises InvalidResultError if it does not fit the space."""
 
     def read(self, index: int) -> Any:
-        """A copy of row `index`, in the form in which a single environment returns it."""
+        """A copy of row `index`, in the form that a single environment returns."""
 
 
 def is_fixed_size(space: Space) -> bool:
-    """Whether every value of the space has one known shape and a dtype of plain memory.
+    """Whether every value of the space has the same known shape and a dtype without Python objects.
 
     >>> is_fixed_size(spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(0, 1, (2,)))), is_fixed_size(spaces.Text(5))
     (True, False)
@@ -101,7 +101,7 @@ def is_fixed_size(space: Space) -> bool:
 
 
 def have_equal_rows(a: Space, b: Space) -> bool:
-    """Whether a value of one space fits the row of another: the same parts, shapes and dtypes, whatever the bounds.
+    """Whether a value of one space fits the row of another: equal parts, shapes and dtypes; bounds may differ.
 
     >>> have_equal_rows(spaces.Box(0, 1, (2,)), spaces.Box(0, 9, (2,)))
     True
@@ -116,7 +116,7 @@ def have_equal_rows(a: Space, b: Space) -> bool:
 
 
 def observation_rows(space: Space, arrays: Any, field: str = "observation") -> ObservationRows:
-    """The rows that `arrays` (as from `gymnasium.vector.utils.create_empty_array`) hold; views, they own nothing."""
+    """The rows of `arrays` (as from `gymnasium.vector.utils.create_empty_array`), as views."""
     if isinstance(space, spaces.Dict):
         return _DictRows({k: observation_rows(s, arrays[k], f"{field}[{k!r}]") for k, s in space.spaces.items()}, field)
     if isinstance(space, spaces.Tuple):
@@ -125,7 +125,7 @@ def observation_rows(space: Space, arrays: Any, field: str = "observation") -> O
 
 
 def can_hold(dtype: np.dtype[Any], values: np.ndarray) -> bool:
-    """Whether these numbers are numbers of `dtype` too, but for the rounding of a float.
+    """Whether `dtype` can represent these numbers, apart from the rounding of floats.
 
     >>> can_hold(np.dtype("float32"), np.zeros(2)), can_hold(np.dtype("uint8"), np.array([0, 255]))
     (True, True)
@@ -144,12 +144,12 @@ class _ArrayRows:
     def __init__(self, array: np.ndarray, field: str) -> None:
         self._array = array
         self._shape = array.shape[1:]
-        self._dtype = np.dtype(array.dtype.str)  # the one object of its kind; a copied space brings copies
+        self._dtype = np.dtype(array.dtype.str)  # NumPy's single object for this dtype; a copied space has copies
         self._field = field
         self._told = False
 
     def write(self, index: int, value: Any) -> None:
-        # Three comparisons, 0.1 µs: what conforms, and nearly everything does, is copied at once.
+        # Three comparisons, 0.1 µs: nearly all values conform, and are copied at once.
         if type(value) is not np.ndarray or value.dtype is not self._dtype or value.shape != self._shape:
             value = self._conform(value, index)
         self._array[index] = value
@@ -158,7 +158,7 @@ class _ArrayRows:
         return self._array[index, ...].copy()
 
     def _conform(self, value: Any, index: int) -> np.ndarray:
-        """Accepts numbers that the dtype can hold; the first environment's conversion of an array is a warning."""
+        """Accepts numbers that the dtype can hold; warns once if an array of environment 0 is converted."""
         received = np.asarray(value)
         if received.shape == self._shape and can_hold(self._dtype, received):
             exact = not isinstance(value, np.ndarray) or np.can_cast(received.dtype, self._dtype, "safe")
@@ -166,7 +166,7 @@ class _ArrayRows:
                 self._told = True
                 warnings.warn(
                     f"{self._field} is {received.dtype}, but its space declares {self._dtype}; it is converted at "
-                    "every step, so return it as declared if every digit counts.",
+                    "every step. To keep full precision, return the declared dtype.",
                     stacklevel=2,
                 )
             return received

@@ -1,15 +1,14 @@
-"""The whole state of one environment: its wrappers, its generators, and what the caller adds.
+"""The full state of one environment: its wrappers, its generators, and the caller's data.
 
-Plain data if the class of the environment, and that of each wrapper around it, either defines `get_plain_state()` and
-`set_plain_state(state)`, or is one of Gymnasium's whose attributes are its whole state: it can be restored without
-running code that came with it. All others are written by cloudpickle, so that an environment needs to support nothing.
-In these, two kinds of objects are special:
-- one whose class says `shared_between_environments = True` (market data) is not written. Restoring takes it from the
-  live environment, as the same one by order of appearance.
-- one that pickles as its constructor's arguments (`gymnasium.utils.EzPickle`, as LunarLander and MuJoCo do) would
+A state is plain data if the class of the environment, and that of each wrapper around it, either defines
+`get_plain_state()` and `set_plain_state(state)`, or is a class of Gymnasium whose attributes are its full state. Such a
+state can be restored without running code from it. All others are pickled by cloudpickle, without any support from the
+environment. Two kinds of objects are special in pickles:
+- An object whose class has `shared_between_environments = True` (market data) is not saved. Restoring takes it from the
+  live environment, matched by order of appearance.
+- An object that pickles as its constructor's arguments (`gymnasium.utils.EzPickle`, as LunarLander and MuJoCo do) would
   silently come back as a new one. It is refused.
-Opening a pickle runs code that it names. So its type is `PickledState`, which torch's `weights_only` does not read: no
-file that was read that way holds a state that could run code.
+Loading a pickle can run code. Its type is therefore `PickledState`, which torch's `weights_only` does not read.
 """
 
 import io
@@ -27,7 +26,7 @@ from ml_pipeline.runtime.plain_data import NotPlain, from_plain, to_plain
 
 
 class PickledState(bytes):
-    """A state that is a pickle: restore only what you wrote yourself."""
+    """A pickled state; restore only states that you saved yourself."""
 
 
 EnvState = dict[str, Any] | PickledState
@@ -44,17 +43,17 @@ def dump(index: int, env: gymnasium.Env, rest: Any) -> EnvState:
 def load(index: int, live: gymnasium.Env, state: EnvState) -> tuple[gymnasium.Env, Any]:
     """The environment and the rest, as dumped.
 
-    Of plain data it is `live` itself; of a pickle another one, whose shared objects are those of `live`, which is then
-    to be dropped. Raises StateNotAvailable where `state` is neither, or of something else.
+    For plain data, the environment is `live` itself. For a pickle, it is a new one with the shared objects of `live`,
+    and `live` should be dropped. Raises StateNotAvailable if `state` is invalid or belongs to another environment.
     """
     try:
         if isinstance(state, PickledState):
             return _unpickled(live, state)
         if not isinstance(state, dict):
-            raise ValueError(f"a {type(state).__name__} is no state")
+            raise ValueError(f"a {type(state).__name__} is not a state")
         set_plain_state(live, state["layers"])
         return live, from_plain(state["rest"])
-    except Exception as error:  # foreign code may raise anything, and so may a state that is cut short
+    except Exception as error:  # foreign code and truncated states may raise anything
         raise StateNotAvailable(index, f"it cannot be restored ({type(error).__name__}: {error})") from error
 
 
@@ -119,15 +118,15 @@ _CONSTANT = frozenset({
 
 
 def plain_state_of(env: gymnasium.Env) -> list[Any]:
-    """The states of the outermost wrapper to the environment, as plain data. Raises NotPlain where one has none."""
+    """The states from the outermost wrapper to the environment, as plain data. Raises NotPlain if one has none."""
     return [to_plain(_state_of(layer)) for layer in _layers(env)]
 
 
 def set_plain_state(env: gymnasium.Env, states: Any) -> None:
-    """Put `env` into a state of `plain_state_of`. Raises ValueError, or what the environment raises, if it cannot."""
+    """Restore a state from `plain_state_of`. Raises ValueError, or an error of the environment, if that fails."""
     layers = list(_layers(env))
     if not isinstance(states, list) or len(states) != len(layers):
-        raise ValueError("it is of an environment with other wrappers")
+        raise ValueError("it belongs to an environment with other wrappers")
     for layer, data in zip(layers, states, strict=True):
         state = from_plain(data)
         if _defines_state(layer):
@@ -144,7 +143,7 @@ def _layers(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
 
 
 def _defines_state(layer: gymnasium.Env) -> bool:
-    """Whether its own class does: what a subclass adds, its base class does not know."""
+    """Whether its own class defines it; a base class's method would miss attributes of the subclass."""
     return "get_plain_state" in vars(type(layer))
 
 
@@ -155,7 +154,7 @@ def _state_of(layer: gymnasium.Env) -> Any:
 
 
 def _names(layer: gymnasium.Env) -> set[str]:
-    """The attributes that are its state. Raises NotPlain where they may not be all of it."""
+    """The names of the attributes that are its state. Raises NotPlain if they may not be its full state."""
     kind = type(layer)
     if kind not in _WRAPPERS and not kind.__module__.startswith(_ENVIRONMENTS):
         raise NotPlain(f"a {kind.__name__}")
@@ -163,12 +162,12 @@ def _names(layer: gymnasium.Env) -> set[str]:
 
 
 def _set_attributes(layer: gymnasium.Env, state: Any) -> None:
-    """Raises ValueError where `state` would put anything else than numbers and texts in the place of its state."""
+    """Raises ValueError if `state` would set a constant attribute or a method."""
     kind = type(layer)
     if not isinstance(state, dict) or any(
         not isinstance(name, str) or name in _CONSTANT or callable(getattr(kind, name, None)) for name in state
     ):
-        raise ValueError(f"it is of another environment than {kind.__name__}")
+        raise ValueError(f"it belongs to another environment than {kind.__name__}")
     for name in _names(layer) - {*state}:
         delattr(layer, name)
     vars(layer).update(state)

@@ -1,13 +1,12 @@
-"""Chooses who steps a batch: measures a step of a scratch environment, and estimates what each division would take.
+"""Chooses which processes step a batch: measures a step of a scratch environment, and estimates each division's time.
 
-The estimate has three measured times: computing in a step, waiting in a step, and waking a worker. The choice changes
+The estimate uses three measured times: computing in a step, waiting in a step, and waking a worker. The choice changes
 speed, never results.
 
-While a training goes on, `DynamicChoice` decides whether other workers would be faster: no clock, no I/O. A move has to
-be worth it: several looks in a row want the same, a tenth of all time is gained, and the gain pays for the move several
-times over. Processes beyond the cores that others leave go even if that gains nothing. If steps then take longer, a
-move is taken back, and not tried again until the load of the machine has changed. Each time, the wait for the next move
-doubles.
+During training, `DynamicChoice` decides whether to change the workers, without a clock or I/O. A move must be worth it:
+several looks in a row agree, it gains a tenth of all time, and the gain repays the cost of the move several times.
+Workers beyond the free cores are removed even without a gain. If steps then take longer, the move is undone, and is not
+tried again until the load of the machine changes. Each undone move doubles the wait for the next one.
 """
 
 import math
@@ -24,35 +23,35 @@ import gymnasium
 from ml_pipeline.runtime.acting import random_action, reported_mask
 from ml_pipeline.runtime.global_random import global_generators_untouched
 
-# What each worker adds to a vector step: two system calls. What it adds where neither end sleeps: those of both ends.
-# Measured on 2 cores at 2.5 GHz.
+# The time that each worker adds to a vector step: two system calls; if neither end sleeps, the system calls of both
+# ends. Measured on 2 cores at 2.5 GHz.
 _WAKE_EACH_S, _SPIN_EACH_S = 8e-6, 12e-6
-_NEARLY = 0.35  # of a core, which others may use now and then
-_LONGEST_SHARE_S = 0.25  # of a step in the trainer's process, which does not notice meanwhile that a worker died
-_COUNTS = (2, 4, 8, 16, 32, 64, 128)  # beyond, descriptors and memory run short before time is won
+_NEARLY = 0.35  # of a core, which other processes may use at times
+_LONGEST_SHARE_S = 0.25  # of a step in the trainer's process, which meanwhile does not notice a worker's death
+_COUNTS = (2, 4, 8, 16, 32, 64, 128)  # larger numbers exhaust file descriptors and memory before they save time
 _ROUND_TRIPS = 50
-_ENOUGH_S, _ENOUGH_STEPS = 0.1, 100  # a measurement may end early once it has lasted for both
-# Of moves to other workers, while a training goes on.
+_ENOUGH_S, _ENOUGH_STEPS = 0.1, 100  # a measurement may end once it has reached both
+# For changes of the workers during training.
 _LEAST_GAIN = 0.1  # of the whole time, acting and learning included
-_PAYS_BACK = 3.0  # times what the move costs
-_HORIZON_S = 120.0  # within which it pays back, since nobody knows the load of later
-_REST = 20.0  # times what the last move took: so moves take less than 5 % of the time
-_OTHER_LOAD = 0.5  # of a core, by which the load of the machine has changed
-_SLOWER = 1.05  # times as long as before the move, from which on it is taken back
+_PAYS_BACK = 3.0  # times the cost of the move
+_HORIZON_S = 120.0  # within which the move must pay back, since the load may change later
+_REST = 20.0  # times the duration of the last move, so that moves take less than 5 % of the time
+_OTHER_LOAD = 0.5  # of a core: a larger difference is a change of the machine's load
+_SLOWER = 1.05  # a move is undone if steps take this many times as long as before
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What one step of one environment takes: computing, and waiting (sleep, network, another process), in s."""
+    """The time of one step of one environment, in s: computing, and waiting (sleep, network, another process)."""
 
     cpu_s: float
     wait_s: float
 
 
 def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | None:
-    """The cost of a step of `env`, resets included; None if it refuses random actions that its masks allow.
+    """The cost of a step of `env`, including resets; None if it raises on random valid actions.
 
-    Takes at most `budget_s`, or one reset and step where these take longer. Leaves the global generators as they were.
+    Takes at most `budget_s`, or one reset and step if they take longer. The global generators are unchanged afterwards.
     """
     with global_generators_untouched():
         try:
@@ -75,7 +74,7 @@ def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | Non
                 if elapsed_s > budget_s or (n_steps >= _ENOUGH_STEPS and elapsed_s > _ENOUGH_S):
                     break
             after = _Clocks.now()
-        except Exception:  # random actions may be illegal in it; then nothing is known
+        except Exception:  # random actions may be illegal in it
             return None
     cpu_s = after.cpu_s - before.cpu_s
     wait_s = max(0.0, after.wall_s - before.wall_s - cpu_s - (after.queued_s - before.queued_s))
@@ -85,13 +84,13 @@ def measure_step(env: gymnasium.Env, *, budget_s: float = 0.5) -> StepCost | Non
 def measure_wake() -> float:
     """The time from waking a sleeper to its reply, in s: two wake-ups, the fixed cost of a vector step with workers.
 
-    It depends on the machine more than on anything: 3 µs from a core to itself, 60 to 80 µs between two cores of a
-    virtual machine, where a core that sleeps is handed back. Takes some milliseconds.
+    It depends mostly on the machine: 3 µs from a core to itself, 60 to 80 µs between two cores of a virtual machine,
+    which gives up a sleeping core. Takes some milliseconds.
     """
     there, back = os.pipe(), os.pipe()
 
     def reply() -> None:
-        _stay_on_core(-1)  # the scheduler would have it answer on the core that asks
+        _stay_on_core(-1)  # else the scheduler would run it on the core of the caller
         while os.read(there[0], 1):
             os.write(back[1], b"x")
 
@@ -117,7 +116,7 @@ def measure_wake() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Who steps a batch: so many workers, and the trainer's process as well where `steps_here`."""
+    """The processes that step a batch: n_workers, and the trainer's process if `steps_here`."""
 
     n_workers: int
     steps_here: bool
@@ -129,7 +128,7 @@ HERE = Division(n_workers=0, steps_here=True)
 def choose_division(cost: StepCost | None, num_envs: int, cores: float, *, wake_s: float) -> Division:
     """The division with the fewest workers whose expected vector step is within 3 % of the shortest.
 
-    cores: how many are free for it; 0.65 of a core counts as one.
+    cores: the number of free cores; 0.65 of a core counts as one.
 
     >>> choose_division(StepCost(cpu_s=1e-6, wait_s=0), num_envs=8, cores=2, wake_s=6e-5)
     Division(n_workers=0, steps_here=True)
@@ -149,7 +148,7 @@ def choose_division(cost: StepCost | None, num_envs: int, cores: float, *, wake_
 
 
 def candidates(cost: StepCost, num_envs: int, cores: float) -> list[Division]:
-    """The divisions that may be the fastest, those with the fewest workers first."""
+    """The divisions that may be the fastest, in order of the number of workers."""
     whole = whole_cores(cores)
     found, parties = [HERE], min(whole, num_envs)
     if parties > 1 and math.ceil(num_envs / parties) * (cost.cpu_s + cost.wait_s) < _LONGEST_SHARE_S:
@@ -159,7 +158,7 @@ def candidates(cost: StepCost, num_envs: int, cores: float) -> list[Division]:
 
 
 def expected_step_s(division: Division, cost: StepCost, num_envs: int, cores: float, *, wake_s: float) -> float:
-    """How long a vector step should take, in s, where so many cores are free."""
+    """The expected time of a vector step with this number of free cores, in s."""
     if division == HERE:
         return num_envs * (cost.cpu_s + cost.wait_s)
     parties = division.n_workers + division.steps_here
@@ -174,7 +173,7 @@ def fewest_of_the_fastest(expected_s: Mapping[Division, float]) -> Division:
 
 
 def whole_cores(cores: float) -> int:
-    """How many processes may compute side by side; 0.65 of a core counts as one.
+    """The number of processes that can compute in parallel; 0.65 of a core counts as one.
 
     >>> whole_cores(1.6), whole_cores(1.65), whole_cores(0.2)
     (1, 2, 1)
@@ -183,7 +182,7 @@ def whole_cores(cores: float) -> int:
 
 
 def expected_speedup(cost: StepCost, num_envs: int, division: Division, cores: float, *, wake_s: float) -> float:
-    """How many times as fast as this process alone a division steps a batch, by the estimate of `choose_division`.
+    """The speedup of a division over this process alone, by the estimate of `choose_division`.
 
     >>> expected_speedup(StepCost(cpu_s=1e-3, wait_s=0), 8, HERE, 2, wake_s=6e-5)
     1.0
@@ -196,7 +195,7 @@ def expected_speedup(cost: StepCost, num_envs: int, division: Division, cores: f
 
 @dataclass(frozen=True, slots=True)
 class _Clocks:
-    """This thread's time: on the wall, on a processor, and queued for one that others had (known on Linux only)."""
+    """This thread's wall time, CPU time, and time in the queue for a busy core (known on Linux only)."""
 
     wall_s: float
     cpu_s: float
@@ -212,7 +211,7 @@ class _Clocks:
 
 
 def _stay_on_core(which: int) -> set[int]:
-    """Keeps this thread on one of its cores; returns those it had, none if the system cannot."""
+    """Pins this thread to one of its cores; returns its previous cores, none if the system cannot pin."""
     if not hasattr(os, "sched_setaffinity"):
         return set()
     before = os.sched_getaffinity(0)
@@ -221,7 +220,7 @@ def _stay_on_core(which: int) -> set[int]:
 
 
 def _vector_step_s(cost: StepCost, num_envs: int, n_workers: int, cores: float) -> float:
-    """The time of a vector step of awake workers: bounded by the longest, and by the processors that all share."""
+    """The time of a vector step of awake workers: limited by the slowest worker, and by the shared cores."""
     longest_s = math.ceil(num_envs / n_workers) * (cost.cpu_s + cost.wait_s)
     shared_s = num_envs * cost.cpu_s / min(cores, n_workers)
     return max(longest_s, shared_s) + n_workers * _WAKE_EACH_S
@@ -229,10 +228,10 @@ def _vector_step_s(cost: StepCost, num_envs: int, n_workers: int, cores: float) 
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What was measured since the last look, under one division.
+    """The measurements since the last look, under one division.
 
-    step_s: of a vector step on average, waiting included. n_steps: how many there were. wall_s: since the last look,
-    everything included. free_cores: idle, or used by this process and its workers. left_s: until training ends.
+    step_s: mean time of a vector step, including waiting. n_steps: the number of steps. wall_s: the total time since
+    the last look. free_cores: cores that are idle or used by this process and its workers. left_s: until training ends.
     """
 
     division: Division
@@ -246,18 +245,18 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """Another division, and why, in words that may end a sentence."""
+    """Another division, and the reason, as the end of a sentence."""
 
     division: Division
     reason: str
 
 
 class DynamicChoice:
-    """Is shown look after look, and says when to move where.
+    """Takes one look after another, and decides when to move to another division.
 
-    cost: of a step of one environment; None where it cannot be measured: steps then count as computing alone.
-    wake_s: of waking a worker. in_workers_only: the trainer's process must not step environments, which may hang or
-    kill it. patience: how many looks in a row have to agree. move_s: what the first move is expected to take.
+    cost: of a step of one environment; None if it cannot be measured: steps then count as computing alone.
+    wake_s: of waking a worker. in_workers_only: the trainer's process must not step environments, since they may hang
+    or kill it. patience: the number of looks in a row that must agree. move_s: the expected time of the first move.
     """
 
     def __init__(
@@ -278,18 +277,18 @@ class DynamicChoice:
         self._agreed = 0
         self._rested_s = math.inf  # since the last move
         self._times_back = 0
-        self._before: Look | None = None  # the last look before a move that is on trial
-        self._in_vain: dict[Division, float] = {}  # what was tried, with the free cores then
+        self._before: Look | None = None  # the last look before the latest move, until that move is judged
+        self._in_vain: dict[Division, float] = {}  # divisions that were no faster, with the free cores then
 
     def next_move(self, look: Look) -> Move | None:
-        """Where to move now; None to stay."""
+        """The move to make now; None to stay."""
         self._rested_s += look.wall_s
         before, self._before = self._before, None
         if before is not None and self._was_in_vain(before, look):
             return Move(division=before.division, reason="steps took longer")
         expected = self._expected(look)
         best = fewest_of_the_fastest(expected)
-        gain = (look.step_s - expected[best]) * look.n_steps / look.wall_s  # seconds a second
+        gain = (look.step_s - expected[best]) * look.n_steps / look.wall_s  # seconds per second
         gives_back = _parties(best) < _parties(look.division) > whole_cores(look.free_cores)
         if best == look.division or not (gain >= _LEAST_GAIN or (gives_back and gain >= 0)):
             self._wanted, self._agreed = None, 0
@@ -304,12 +303,12 @@ class DynamicChoice:
         return Move(division=best, reason=_reason(look, best, expected[best]))
 
     def moved(self, seconds: float) -> None:
-        """A move was made, and took so long."""
+        """Records that a move was made and took this long."""
         self._move_s, self._rested_s = seconds, 0.0
         self._wanted, self._agreed = None, 0
 
     def refused(self, move: Move, look: Look) -> None:
-        """A move could not be made."""
+        """Records that a move could not be made."""
         self._before = None
         self._give_up(move.division, look)
 
@@ -330,7 +329,7 @@ class DynamicChoice:
         self._wanted, self._agreed = None, 0
 
     def _expected(self, look: Look) -> dict[Division, float]:
-        """Of each division the time of a step, in s: the model says how it compares with what is measured."""
+        """The expected step time of each division, in s: the model's times, scaled to the measured step."""
         cost = self._cost
         if cost is None:
             cost = StepCost(cpu_s=look.step_s / math.ceil(look.num_envs / _parties(look.division)), wait_s=0.0)
@@ -351,7 +350,7 @@ class DynamicChoice:
 
 
 def _parties(division: Division) -> int:
-    """How many processes step environments."""
+    """The number of processes that step environments."""
     return division.n_workers + division.steps_here
 
 
@@ -362,7 +361,7 @@ def _by_size(divisions: Iterable[Division]) -> list[Division]:
 def _reason(look: Look, division: Division, step_s: float) -> str:
     n_now, n_then = (each.n_workers + (each.steps_here and each != HERE) for each in (look.division, division))
     if n_then < n_now and look.free_cores < n_now:
-        return f"others use the machine, which has {look.free_cores:.1f} cores left for this run"
+        return f"other processes use the machine, and {look.free_cores:.1f} cores are left for this run"
     if n_then > n_now and n_then <= whole_cores(look.free_cores):
         return "the machine has a free core" if n_then <= 2 else f"the machine has {look.free_cores:.1f} free cores"
     return f"a step of all environments should take {1e3 * step_s:.3g} ms instead of {1e3 * look.step_s:.3g} ms"

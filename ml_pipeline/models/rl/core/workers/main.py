@@ -1,11 +1,11 @@
-"""What runs in a worker process: one block of environments, driven through a link.
+"""The code of a worker process: it steps one block of environments, on commands from a link.
 
-It imports no torch, gives numerical libraries one thread, leaves Ctrl-C and SIGTERM to the trainer, lets environments
-start processes, and ends, with these, as soon as the trainer has ended, also in the middle of a step.
+A worker does not import torch, gives numerical libraries one thread, leaves Ctrl-C and SIGTERM to the trainer, and lets
+environments start processes. When the trainer ends, the worker ends with these processes, even in the middle of a step.
 
-The processes that environments start belong to the process group of their worker, and end with it. One that is to
-outlive its worker needs a session of its own (`start_new_session=True`). Where there are no process groups (Windows),
-the worker alone is ended.
+The processes that environments start belong to the process group of their worker, and end with it. A process that
+should outlive its worker needs its own session (`start_new_session=True`). On systems without process groups (Windows),
+only the worker ends.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ from ml_pipeline.models.rl.core.workers.pipes import (
 from ml_pipeline.runtime.standard_streams import guard_standard_streams
 
 BLOCKED_AT_START = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGTERM") if hasattr(signal, name)}
-"""Signals that reach every process of a terminal or service, and wait while workers start: no half-started one meets
-them."""
+"""Signals that reach every process of a terminal or service. They are blocked while workers start, so that they never
+hit a half-started one."""
 
 _COMMANDS = {int(command): command for command in Command}  # 0.4 µs faster than Command(code)
 
@@ -52,10 +52,10 @@ _COMMANDS = {int(command): command for command in Command}  # 0.4 µs faster tha
 class WorkerSetup:
     """The first message to a worker.
 
-    worker: its number. first: the index of its first environment. spin_s: how long it spins for the next command before
-    it sleeps. registered: environments that the trainer's script registered, each pickled. env_fns: a pickled list,
-    opened last so that a failure there can be reported. first_reset: how its environments begin where they take the
-    place of a lost worker's; None if they wait for a command.
+    worker: its number. first: the index of its first environment. spin_s: the time to spin for the next command before
+    sleeping. registered: environments that the trainer's script registered, each pickled. env_fns: a pickled list,
+    loaded last so that errors in it can be reported. first_reset: the first reset of environments that replace those of
+    a lost worker; None to wait for a command.
     """
 
     worker: int
@@ -71,7 +71,7 @@ class WorkerSetup:
 def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory: Any, trainer_pid: int) -> None:
     """The main function of a worker process: returns when told to close.
 
-    The first message is its `WorkerSetup`. stacks: where it writes its Python stack on SIGUSR1. memory: of the batch.
+    The first message is its `WorkerSetup`. stacks: pipe for its Python stack on SIGUSR1. memory: of the batch.
     """
     begin_worker()
     if hasattr(signal, "SIGUSR1"):
@@ -90,19 +90,19 @@ def run_worker(inbox: Connection, outbox: Connection, stacks: Connection, memory
 
 
 def begin_worker() -> None:
-    """What a process does to become a worker, before it knows any environments."""
+    """Turns this process into a worker, before it has any environments."""
     _leave_signals_to_the_trainer()
     lead_group()
     multiprocessing.current_process().daemon = False  # a daemon may not start processes
     forget_parents()
-    guard_standard_streams(outlive_readers=True)  # an environment that prints does not end with its reader
+    guard_standard_streams(outlive_readers=True)  # a closed terminal must not end an environment that prints
 
 
 def _outlast_sigterm() -> None:
-    """SIGTERM has no effect on this process, but ends what it forks or starts."""
+    """Ignores SIGTERM in this process, but not in processes that it forks or starts."""
     signal.signal(signal.SIGTERM, _ignore_sigterm)  # SIG_IGN would be inherited by programs
     if hasattr(signal, "siginterrupt"):
-        signal.siginterrupt(signal.SIGTERM, False)  # most system calls of a simulator then go on
+        signal.siginterrupt(signal.SIGTERM, False)  # most system calls of a simulator then continue
     _guard_forks()
 
 
@@ -122,7 +122,7 @@ _forking = threading.local()  # usual_mask: of the thread that forks, if it dela
 
 
 def _delay_sigterm() -> None:
-    """One that is sent to a fork at once waits until it ends the fork."""
+    """Blocks SIGTERM during a fork, so that a SIGTERM to the new process ends it instead of being ignored."""
     _forking.usual_mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
 
@@ -133,30 +133,30 @@ def _take_sigterm(*, is_fork: bool = False) -> None:
 
 
 def serve(link: WorkerLink, memory: Any, forked: Sequence[int]) -> None:
-    """Makes the environments of the `WorkerSetup` that arrives first, and steps them; returns when told to close.
+    """Makes the environments of the first message, a `WorkerSetup`, and steps them; returns when told to close.
 
-    forked: holds something only in a process that an environment forked. Ends this process where the trainer has ended
-    or has given it up.
+    forked: not empty in a process that an environment forked. Ends this process if the trainer has ended or has
+    abandoned it.
     """
     number = -1
     try:
         setup: WorkerSetup = pickle.loads(link.receive())
         number, spin_s = setup.worker, setup.spin_s
         block = _set_up(link, setup, memory, forked)
-        del setup  # the factories may hold a whole market, which the environments then have
+        del setup  # the factories may hold a whole market, and the environments have it now
         if block is not None:
             _serve(link, block, spin_s)
-    except (EOFError, BrokenPipeError):  # the trainer is gone, or has given this worker up
+    except (EOFError, BrokenPipeError):  # the trainer has ended, or has abandoned this worker
         end_with_group()
     except ForkReturned:
         _leave(number)
 
 
 def _leave(worker: int) -> NoReturn:
-    """Ends a process that an environment forked, and that is no worker."""
+    """Ends a process that an environment forked, and that is not a worker."""
     sentence = (
-        f"Process {os.getpid()} was forked by an environment of worker {worker} and returned from it, where only the "
-        "worker may: it ends here, and the worker goes on. End such a process inside the environment, by os._exit().\n"
+        f"Process {os.getpid()} was forked by an environment of worker {worker} and returned from it, but only the "
+        "worker may return: it ends here, and the worker continues. End it inside the environment, with os._exit().\n"
     )
     with contextlib.suppress(OSError):
         os.write(2, sentence.encode())
@@ -186,16 +186,16 @@ def _set_up(link: WorkerLink, setup: WorkerSetup, memory: Any, forked: Sequence[
 
 
 def _not_unpickled(error: Exception, what: str, first: int, num_envs: int) -> Reply:
-    """Foreign __setstate__ and __reduce__ may raise anything, and modules may be missing here."""
+    """The reply if unpickling failed: foreign code may raise anything, and modules may be missing here."""
     where = {"index": first, "num_envs": num_envs, "seed": None, "step": None, "action": None}
     return Reply(failure=FailureReport.of(error, __file__, doing=f"the unpickling of {what}", **where))
 
 
 def _register(pickled_specs: list[bytes]) -> None:
-    """Makes known here what the trainer knows; the module that registered it there may be imported here later."""
+    """Registers the trainer's environments here; the module that registered them may still be imported here later."""
     warnings.filterwarnings("ignore", r".*Overriding environment .* already in registry", UserWarning)
     for pickled in pickled_specs:
-        with contextlib.suppress(Exception):  # its module may be missing here, which fails in whoever makes it
+        with contextlib.suppress(Exception):  # if its module is missing here, gymnasium.make() reports it
             spec = pickle.loads(pickled)
             gymnasium.registry[spec.id] = spec
 
@@ -244,22 +244,22 @@ def _is_sendable(value: Any) -> bool:
 
 
 def dumps(value: Any) -> bytes:
-    """Pickles quickly if possible, and by value if it needs classes that only this process knows."""
+    """Pickles quickly if possible, and by value if the value needs classes that only this process has."""
     try:
         return pickle.dumps(value, protocol=5)
-    except Exception:  # the fast pickler raises AttributeError, TypeError and PicklingError for the same thing
+    except Exception:  # the fast pickler raises AttributeError, TypeError or PicklingError for this
         return by_value.dumps(value)
 
 
 def _leave_signals_to_the_trainer() -> None:
-    """Ctrl-C, the hang-up of a terminal and the SIGTERM of a service manager reach every process of the run; the
-    trainer alone answers them. They were blocked while this process started.
+    """Ctrl-C, a terminal's hang-up and a service manager's SIGTERM reach every process of the run; only the trainer
+    handles them. They were blocked while this process started.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _outlast_sigterm()
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for name in ("SIGTTIN", "SIGTTOU"):  # they would stop, for good, a background group that uses its terminal
+    for name in ("SIGTTIN", "SIGTTOU"):  # they would stop a background group for good if it uses its terminal
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
@@ -267,14 +267,14 @@ def _leave_signals_to_the_trainer() -> None:
 
 
 def _die_with(trainer_pid: int) -> None:
-    """Ends this process and its group when the trainer has ended, however that happened, and whatever they do."""
+    """Ends this process and its group as soon as the trainer has ended, for any reason and at any point."""
     _wait_for_end(trainer_pid)
     end_with_group()
 
 
 def _wait_for_end(trainer_pid: int) -> None:
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread is whose stack is asked for
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # SIGUSR1 must reach the main thread
     if hasattr(os, "pidfd_open"):
         try:
             trainer = select.poll()
@@ -291,31 +291,31 @@ def _wait_for_end(trainer_pid: int) -> None:
 
 
 def lead_group() -> None:
-    """Makes this process the leader of a new group; to be called before it starts others, which then belong to it.
+    """Makes this process the leader of a new group; call it before this process starts others, which then belong to it.
 
-    From then on the terminal's signals reach the trainer alone. After Ctrl-Z, workers finish their step and wait.
+    From then on only the trainer gets the terminal's signals. After Ctrl-Z, workers finish their step and wait.
     """
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
 
 
 def end_with_group() -> NoReturn:
-    """Ends this process at once, and its group with it."""
+    """Ends this process and its group at once."""
     if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)
 
 
 def end_group_of(worker_pid: int) -> None:
-    """Ends what a worker left behind, which has ended itself and was waited for."""
+    """Ends the processes that an ended worker left behind; the worker must have been waited for."""
     if not hasattr(os, "killpg"):
         return
     try:
         os.kill(worker_pid, 0)
     except ProcessLookupError:
-        # The group may be empty. macOS says that it may not be signalled where only zombies are left.
+        # The group may be empty. macOS raises PermissionError if only zombies are left.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker_pid, signal.SIGKILL)
     except PermissionError:
         pass
-    # Otherwise a process of others has this number by now; a group that has members keeps it from them.
+    # Otherwise the id was reused by another process, and the group is empty: a group with members reserves its id.

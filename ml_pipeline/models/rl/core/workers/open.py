@@ -1,4 +1,4 @@
-"""Opens the pool of workers of a batch, once for each way to divide the environments."""
+"""Opens the pool of workers of a batch, for any division of the environments."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ from ml_pipeline.models.rl.core.workers.worker import LocalWorker, local_worker
 from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.env_limit import EnvLeases, current_leases
 
-_SPIN_S = 2e-4  # long enough for a small policy to answer; the update and all else that is longer is slept through
+_SPIN_S = 2e-4  # long enough for a small policy to answer; workers sleep through updates and other long waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class PoolOpener:
     num_groups: int = 1
     step_timeout_s: float | None = None
     leases: EnvLeases | None = field(default_factory=current_leases)
-    """Under a limit on environments; the same for all pools, so that environments that move to the next count once."""
+    """The limit on environments, if any; shared by all pools, so that environments that move are counted once."""
 
     def open(
         self,
@@ -45,10 +45,10 @@ class PoolOpener:
         on_failure: Literal["raise", "restart"] = "raise",
         not_these: Sequence[gymnasium.Env] = (),
     ) -> WorkerPool:
-        """A pool so divided.
+        """A pool with this division.
 
         spaces: of an observation and an action; None takes those of the first environment, which this process then
-        steps. not_these: environments that stay in use; a factory that returns one of them again fails.
+        steps. not_these: environments that are still in use; a factory that returns one of them again fails.
         """
         lease = None
         if self.leases is not None:
@@ -81,11 +81,11 @@ class PoolOpener:
         return open_pool(starter, division, groups, step_timeout_s=self.step_timeout_s, on_failure=on_failure)
 
     def scratch(self, not_these: Sequence[gymnasium.Env] = ()) -> EnvBlock:
-        """The first environment once more, to be tried out and closed."""
+        """Another copy of the first environment, for a trial; close it afterwards."""
         return EnvBlock(self._fresh_env_fns(not_these)[:1], 0, len(self.env_fns), self.autoreset_mode)
 
     def _fresh_env_fns(self, not_these: Sequence[gymnasium.Env]) -> Sequence[EnvFactory]:
-        """The factories, which fail where they return one of these environments again."""
+        """The factories, which fail if they return one of these environments again."""
         if not not_these:
             return self.env_fns
         in_use = frozenset(id(env.unwrapped) for env in not_these)
@@ -120,7 +120,7 @@ def open_pool(
 ) -> WorkerPool:
     """A pool of one worker per block of `groups`, which `divide` made for the same division.
 
-    Processes start side by side, while this process makes its own environments.
+    Processes start in parallel, while this process makes its own environments.
     """
     blocks = [block for group in groups for block in group]
     n_here = int(division.steps_here) if division.n_workers else len(blocks)
@@ -148,7 +148,7 @@ def open_pool(
 
 
 def split(whole: range, n_parts: int) -> list[range]:
-    """Contiguous parts, the first ones larger by one where it does not divide.
+    """Contiguous parts; the first ones are larger by one if the length is not a multiple of n_parts.
 
     >>> split(range(7), 3)
     [range(0, 3), range(3, 5), range(5, 7)]
@@ -159,7 +159,7 @@ def split(whole: range, n_parts: int) -> list[range]:
 
 
 def divide(num_envs: int, num_groups: int, division: Division) -> list[list[range]]:
-    """The blocks of environments of each group: one per worker, and the first for this process if it steps a share.
+    """The blocks of environments of each group: one per worker; the first is for this process if it steps a share.
 
     Without workers, this process steps one block per group.
 

@@ -1,7 +1,7 @@
-"""The workers of a batch, in this process and in others: sends requests, collects replies, and notices who is gone.
+"""The workers of a batch, in this process and in others: sends commands, collects replies, and notices dead workers.
 
-A worker is known by its index, in the order of the environments. A group is a range of indices, and may be under way
-while others are. No worker has more than one command pending.
+Workers have indices in the order of their environments. A group is a range of indices; groups may step at the same
+time. No worker has more than one command pending.
 """
 
 import contextlib
@@ -23,22 +23,22 @@ from ml_pipeline.models.rl.core.workers.start import WorkerStarter
 from ml_pipeline.models.rl.core.workers.worker import IDLE, LOST, PENDING, LocalWorker, Worker, raise_failures
 from ml_pipeline.runtime.env_limit import Lease
 
-_WATCH_INTERVAL_S = 0.25  # how often a wait looks whether any worker has died or is overdue
+_WATCH_INTERVAL_S = 0.25  # interval at which a wait checks for dead and overdue workers
 _CLOSE_TIMEOUT_S = 5.0
-_START_S = 60.0  # what a worker may take beyond step_timeout_s for its process, imports and constructors
+_START_S = 60.0  # extra time beyond step_timeout_s for a worker's process, imports and constructors
 
 
 class WorkerPool:
-    """Owns the workers of `batch`, and returns from its constructor once all have made their environments.
+    """Owns the workers of `batch`; the constructor returns once all have made their environments.
 
-    group_sizes: how many workers each group has; not needed if all step at once. starter: starts successors of worker
-    processes. on_failure: what to do if a worker process fails. "raise" closes the pool and raises WorkerFailedError;
-    "restart" starts another in its place, whose environments begin new episodes, and the next step reports the old ones
-    as truncated.
+    group_sizes: the number of workers of each group; not needed if all step at once. starter: starts replacements of
+    worker processes. on_failure: what to do if a worker process fails. "raise" closes the pool and raises
+    WorkerFailedError; "restart" replaces the worker. The new environments begin new episodes, and the next step reports
+    the old episodes as truncated.
 
-    A command whose wait was given up (a timeout, Ctrl-C) stays pending: the next one first waits for that reply, which
-    carries the old number, and drops it. here: the workers in this process. is_drained: no reply is pending.
-    waited_s: how long all waits for other processes took. lease: under a limit on environments, given back by `close`.
+    After an abandoned wait (a timeout, Ctrl-C), the command stays pending: the next command first waits for its reply
+    and drops it. here: the workers in this process. is_drained: no reply is pending. waited_s: the total time waited
+    for other processes. lease: from the limit on environments, if any; `close` returns it.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class WorkerPool:
     def post(
         self, command: Command, common: Any = None, per_env: Sequence[Any] | None = None, *, group: int | None = None
     ) -> None:
-        """Sends a command to every worker, or a step to those of a group, and returns at once.
+        """Sends a command to every worker, or a step to the workers of a group, and returns at once.
 
-        common: for all; per_env: one item per environment of the batch. Workers of this process begin in `collect`.
+        common: for all; per_env: one item per environment of the batch. Workers in this process run in `collect`.
         """
         if not self.is_drained:
             self.drain_replies(group)
@@ -112,13 +112,13 @@ class WorkerPool:
             else:
                 for worker, argument in zip(workers, arguments, strict=True):
                     worker.send(number, command, argument)
-        except BaseException:  # Ctrl-C; who waits for the rest of half a command would wait forever
+        except BaseException:  # Ctrl-C; a worker would wait forever for the rest of half a command
             if self._processes:
                 self._abandon()
             raise
 
     def drain_replies(self, group: int | None = None) -> None:
-        """Waits for replies that were given up, and drops them; then the batch may be written."""
+        """Waits for abandoned replies and drops them; afterwards, the batch may be written."""
         for index in range(len(self._workers)) if group is None else self._groups[group]:
             worker = self._workers[index]
             if isinstance(worker, LocalWorker):
@@ -130,8 +130,8 @@ class WorkerPool:
     def collect(self, timeout_s: float | None = None, *, group: int | None = None) -> Reply:
         """Waits for the replies to the last command, of all or of a group; joins them in the order of the environments.
 
-        Raises multiprocessing.TimeoutError where other processes take longer than `timeout_s`, EnvFailedError where an
-        environment failed, WorkerFailedError where any worker of the pool did and is not to be replaced.
+        Raises multiprocessing.TimeoutError if other processes take longer than `timeout_s`, EnvFailedError if an
+        environment failed, WorkerFailedError if any worker of the pool failed and is not replaced.
         """
         if self._processes:
             for local in self.here:
@@ -155,7 +155,7 @@ class WorkerPool:
         return joined
 
     def wait_for_any(self, groups: Collection[int]) -> list[int]:
-        """Waits until one of these groups, all of them under way, can be collected from at once; which can."""
+        """Waits until one or more of these groups, all of which are stepping, are ready; returns the ready ones."""
         if not self._processes:
             return list(groups)
         while True:
@@ -169,10 +169,10 @@ class WorkerPool:
                 self._check_limits()
 
     def close(self, *, timeout_s: float | None = None, terminate: bool = False) -> None:
-        """Ends all workers, those of other processes first; may be called twice.
+        """Ends all workers, those in other processes first; may be called twice.
 
-        They are asked to end, after `timeout_s` (default 5) by SIGKILL. Raises the first error of an
-        environment of this process.
+        Workers that have not ended after `timeout_s` (default 5) are killed by SIGKILL. Raises the first error of an
+        environment in this process.
         """
         self.closed = True
         # A fork of the trainer holds a copy of this object, but not its workers.
@@ -204,7 +204,7 @@ class WorkerPool:
         return [self._workers[index] for index in self._groups[group]]
 
     def _set_limits(self, indices: Iterable[int], command: Command | None) -> None:
-        """Limits a command that begins now, None being the start."""
+        """Sets the time limit for a command that begins now; None means the start of the worker."""
         limit = None
         if self._step_timeout_s is not None and command in (None, STEP, Command.RESET):
             limit = TimeLimit(self._step_timeout_s + (_START_S if command is None else 0.0))
@@ -212,9 +212,9 @@ class WorkerPool:
             self._processes[index].limit = limit
 
     def _wait_for(self, indices: Collection[int], timeout_s: float | None = None) -> None:
-        """Waits until each of these processes has replied to the same command, or one with a failure and others not.
+        """Waits until all of these processes have replied to the same command, or one has replied with a failure.
 
-        Raises multiprocessing.TimeoutError after `timeout_s`, and what `_lose` raises.
+        Raises multiprocessing.TimeoutError after `timeout_s`, and the errors of `_lose`.
         """
         began = time.monotonic()
         deadline = None if timeout_s is None else TimeLimit(timeout_s)
@@ -232,9 +232,9 @@ class WorkerPool:
             self._next_watch = now + _WATCH_INTERVAL_S
 
     def _finish(self, index: int, deadline: TimeLimit | None = None, asked: Collection[int] = ()) -> bool:
-        """Waits for a pending reply, or for that of the successor of a worker that fails.
+        """Waits for a pending reply, from the worker or from its replacement.
 
-        False at the deadline, and once a worker among `asked` has replied with a failure.
+        False at the deadline, or once a worker in `asked` has replied with a failure.
         """
         spin_s = self._spin_s
         while (worker := self._processes[index]).state is not IDLE:
@@ -256,12 +256,12 @@ class WorkerPool:
         return True
 
     def _failed(self, indices: Iterable[int]) -> list[Worker]:
-        """Those of these processes, and of the workers here, that have replied with a failure."""
+        """The workers here and in these processes that have replied with a failure."""
         workers: list[Worker] = [*self.here, *(self._processes[index] for index in indices)]
         return [worker for worker in workers if worker.state is IDLE and worker.reply.failure is not None]
 
     def _read(self, index: int, worker: ProcessWorker) -> None:
-        """Takes the reply that is there, or finds that the process is gone."""
+        """Reads a reply that has arrived, or notices that the process has ended."""
         try:
             worker.read()
         except EOFError:
@@ -272,7 +272,7 @@ class WorkerPool:
             raise
 
     def _watch(self) -> None:
-        """Looks after every process, pending or not: takes replies that are there, and finds who is gone."""
+        """Checks every process, pending or not: reads replies that have arrived, and finds ended processes."""
         for index, worker in list(self._processes.items()):
             if worker.state is not IDLE and worker.link.wait(0.0):
                 self._read(index, worker)
@@ -280,16 +280,16 @@ class WorkerPool:
                 self._lose(index, worker.death())
 
     def _check_limits(self) -> None:
-        """Finds who is overdue."""
+        """Finds overdue workers."""
         for index, worker in list(self._processes.items()):
             if worker.is_overdue():
                 self._lose(index, worker.timeout())
 
     def _lose(self, index: int, error: WorkerFailedError) -> None:
-        """Starts a successor of a failed worker, and another one where that fails as well.
+        """Replaces a failed worker, and its replacement if that fails as well.
 
-        It begins new episodes, and then what was pending, unless that is a step. Closes all and raises how the last one
-        failed where it may not be replaced.
+        The new worker begins new episodes, and then runs the pending command, unless that is a step. If the worker may
+        not be replaced, closes the pool and raises the last failure.
         """
         worker = self._processes[index]
         command, message = (worker.command, worker.message) if worker.state is PENDING else (STEP, None)
@@ -320,7 +320,7 @@ class WorkerPool:
             worker.send(self._number, command, message)
 
     def _await_start(self, worker: ProcessWorker) -> WorkerFailedError | None:
-        """Waits until a successor has made and reset its environments; how it failed, if it did."""
+        """Waits until a replacement has made and reset its environments; returns its failure, if any."""
         try:
             while not worker.link.wait(worker.interval_s(_WATCH_INTERVAL_S)):
                 if not worker.process.is_alive():

@@ -1,4 +1,4 @@
-"""What the fork server imports before it forks workers: all that they need.
+"""The fork server imports this module before it forks workers; it imports everything that workers need.
 
 The server leaves the signals of a terminal and of a service manager to the trainer, and removes its own folder when it
 ends. Nothing else imports this module.
@@ -23,12 +23,12 @@ def _remove_folder(server_pid: int) -> None:
 
 
 def _unblock_sigterm(_: ModuleType) -> None:
-    """Lets SIGTERM end the script's own processes, which the same server forks."""
+    """Lets SIGTERM end the script's own processes; the same server forks them."""
     if not is_running(main.run_worker):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 lead_group()
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # workers inherit that until they leave it to the trainer
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # workers inherit this, and unblock it once they ignore it
 util.register_after_fork(main, _unblock_sigterm)
 atexit.register(_remove_folder, os.getpid())

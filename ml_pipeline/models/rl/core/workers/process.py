@@ -1,4 +1,4 @@
-"""A worker in a process of its own, as the pool sees it: its pipes, the pending command, and its end."""
+"""A worker in a separate process, as the pool sees it: its pipes, the pending command, and its end."""
 
 import contextlib
 import itertools
@@ -30,17 +30,17 @@ from ml_pipeline.models.rl.core.workers.worker import CLOSED, IDLE, LOST, PENDIN
 _STACK_WAIT_S, _STACK_PAUSE_S = 0.5, 0.05  # until a stack begins to arrive, and between its parts
 _STACK_BYTES = 1 << 16
 _LONGEST_GAP_S = 0.5  # between two looks at a limit
-_LOOK_S = 0.02  # how often a wait for a process to end looks whether it has
+_LOOK_S = 0.02  # interval of the checks while waiting for a process to end
 
 
 class TimeLimit:
     """Begins now, and is over once this process has run for `seconds`.
 
-    A monotonic clock goes on while a process is suspended (Ctrl-Z, SIGSTOP, a paused virtual machine, on some systems a
-    closed lid), and workers are suspended with it: that time says nothing of them.
-    Whoever waits looks at it several times a second: a gap of more than half a second between two looks counts as half
-    a second. The first such gap gives all the time again, since workers that were suspended as well need it to get
-    going; only the first, so that a process that is stopped again and again still sees the limit pass.
+    A monotonic clock continues while a process is suspended (Ctrl-Z, SIGSTOP, a paused virtual machine, on some systems
+    a closed lid). Workers are suspended as well, so that time must not count.
+    Waits check the limit several times a second: a gap of more than half a second between two checks counts as half a
+    second. The first such gap restarts the limit, since suspended workers need time to get going again; only the first,
+    so that the limit still expires in a process that is stopped repeatedly.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -49,7 +49,7 @@ class TimeLimit:
         self._was_renewed = False
 
     def left_s(self) -> float:
-        """How much of the time is left, at least 0."""
+        """The time left, at least 0."""
         now = time.monotonic()
         passed_s = now - self._looked_at
         self._looked_at = now
@@ -66,10 +66,10 @@ class TimeLimit:
 
 
 class ProcessWorker:
-    """A worker whose process was started. It is STARTING until the reply to its setup, command 0, was read.
+    """A worker whose process was started. It is STARTING until the reply to its setup, command 0, is read.
 
-    pending_command: the number of the last command, which its reply will carry. command, message: that command.
-    limit: how long the pending command may take; None if as long as it likes.
+    pending_command: the number of the last command; its reply has the same number. command, message: that command.
+    limit: time limit of the pending command; None for no limit.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ProcessWorker:
         stacks: Connection,
         current_env: np.ndarray,
     ) -> None:
-        """stacks: what it writes on SIGUSR1 arrives here. current_env: of the batch, with an entry per worker."""
+        """stacks: receives its Python stack on SIGUSR1. current_env: of the batch, with one entry per worker."""
         self.number = number
         self.environments = environments
         self.process = process
@@ -96,7 +96,7 @@ class ProcessWorker:
         self._stacks = stacks
         self._current_env = current_env
         current_env[number] = -1
-        # Before multiprocessing's own, which would end the worker and not what its environments started.
+        # Runs before multiprocessing's finalizer, which would end the worker but not its environments' processes.
         self._at_exit = util.Finalize(None, _stop, ([self],), exitpriority=0)
 
     def prepare(self, common: Any, per_env: Sequence[Any] | None) -> bytes:
@@ -105,7 +105,7 @@ class ProcessWorker:
         return by_value.dumps((common, None if per_env is None else per_env[block.start : block.stop]))
 
     def send(self, number: int, command: Command, arguments: bytes | None = None) -> None:
-        """Sends a command. If the process is gone, `read` says so."""
+        """Sends a command. If the process has ended, `read` raises."""
         self.pending_command, self.command, self.message = number, command, arguments
         self.state = PENDING
         try:
@@ -121,9 +121,9 @@ class ProcessWorker:
             raise
 
     def read(self) -> None:
-        """Takes the reply, waiting for it if need be.
+        """Reads the reply, and waits for it if necessary.
 
-        Raises EOFError where the process is gone, ReplyNotReadableError where the reply cannot be unpickled here.
+        Raises EOFError if the process has ended, ReplyNotReadableError if the reply cannot be unpickled here.
         """
         message = None
         try:
@@ -135,7 +135,7 @@ class ProcessWorker:
             self.state = IDLE
         except (EOFError, ConnectionResetError):
             raise EOFError from None
-        except BaseException:  # Ctrl-C; the rest of half a reply would be taken for the next one
+        except BaseException:  # Ctrl-C; the rest of half a reply would be read as the next one
             self.state = LOST
             raise
         if message is not None:
@@ -145,7 +145,7 @@ class ProcessWorker:
                 raise ReplyNotReadableError(self.number, self.environments, self.command.name.lower(), error) from error
 
     def is_ready(self) -> bool:
-        """Whether nothing is pending, or the reply can be read, or the process is gone."""
+        """Whether nothing is pending, or the reply can be read, or the process has ended."""
         return self.state is IDLE or self.link.wait(0.0)
 
     def is_overdue(self) -> bool:
@@ -153,7 +153,7 @@ class ProcessWorker:
         return self.state is not IDLE and self.limit is not None and self.limit.is_over()
 
     def interval_s(self, interval_s: float, deadline: TimeLimit | None = None) -> float:
-        """How long to wait for the reply: `interval_s`, but no longer than to the limit and to the deadline."""
+        """The time to wait for the reply: `interval_s`, or less if the limit or the deadline comes earlier."""
         return min([interval_s, *(end.left_s() for end in (self.limit, deadline) if end is not None)])
 
     def error(self, report: FailureReport) -> VectorEnvError:
@@ -161,7 +161,7 @@ class ProcessWorker:
         return report.error(self.number)
 
     def death(self) -> WorkerDiedError:
-        """The error that says how its process ended."""
+        """The error for the end of its process."""
         self.has_ended(1.0)
         index = self._index()
         activity, at_work = "while idle", None
@@ -172,7 +172,7 @@ class ProcessWorker:
         return WorkerDiedError(self.number, self.environments, self.process.exitcode, activity, at_work)
 
     def timeout(self) -> StepTimeoutError:
-        """The error that says what is overdue and where it hangs, with the Python stack if the system can tell."""
+        """The error for an overdue command, with the Python stack if the system can read it."""
         assert self.limit is not None
         overdue = f"{self.command.name.lower()} within step_timeout_s={self.limit.seconds:g}"
         if self.state is STARTING:
@@ -197,7 +197,7 @@ class ProcessWorker:
         return "\n".join(itertools.takewhile(lambda line: env_block.__file__ not in line, lines))
 
     def drain_until_closed(self, deadline: float) -> None:
-        """Waits for a worker that was asked to close, reading what it may still be sending."""
+        """Waits for a worker to close, and reads any data that it still sends."""
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < deadline and self.process.is_alive():
                 if self.link.wait(_LOOK_S):
@@ -207,9 +207,9 @@ class ProcessWorker:
         self.has_ended(deadline - time.monotonic())
 
     def has_ended(self, timeout_s: float) -> bool:
-        """Whether the process has ended, or does so within the time.
+        """Whether the process has ended, or ends within the time.
 
-        Its sentinel alone may not tell: a process that it forked can hold that open.
+        Its sentinel alone is not enough: a process that it forked can hold the sentinel open.
         """
         deadline = time.monotonic() + timeout_s
         while self.process.is_alive():
@@ -220,9 +220,9 @@ class ProcessWorker:
         return True
 
     def free(self) -> None:
-        """Frees what the ended process held here."""
+        """Frees the resources of the ended process."""
         self.state = CLOSED
-        with contextlib.suppress(TypeError):  # while the interpreter ends, multiprocessing's own table is gone
+        with contextlib.suppress(TypeError):  # at exit, multiprocessing's table no longer exists
             self._at_exit.cancel()
         self.link.close()
         self._stacks.close()
@@ -231,7 +231,7 @@ class ProcessWorker:
 
 
 def close_all(workers: Collection[ProcessWorker], timeout_s: float) -> None:
-    """Asks workers to close their environments and to end, and ends after `timeout_s` those who did not."""
+    """Tells workers to close their environments and end; after `timeout_s`, kills those that have not ended."""
     try:
         for worker in workers:
             with contextlib.suppress(OSError):
@@ -239,14 +239,14 @@ def close_all(workers: Collection[ProcessWorker], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         for worker in workers:
             worker.drain_until_closed(deadline)
-    finally:  # also after Ctrl-C, or where another thread waits for them at this moment
+    finally:  # also after Ctrl-C, or if another thread is waiting for them
         end_all(workers)
 
 
 def end_all(workers: Collection[ProcessWorker]) -> None:
-    """Ends processes that still run, by SIGKILL, and frees what they held here.
+    """Kills processes that still run, by SIGKILL, and frees their resources.
 
-    What their environments started, and left running, is ended as well.
+    Processes that their environments started and left running are killed as well.
     """
     _stop(workers)
     for worker in workers:

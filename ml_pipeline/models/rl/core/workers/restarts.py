@@ -1,4 +1,4 @@
-"""What becomes of the episodes of a lost worker: truncated where they were last seen, and followed by new ones."""
+"""The episodes of a lost worker: they are truncated at their last observation, and new ones begin."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -13,19 +13,19 @@ from ml_pipeline.models.rl.core.stepping.protocol import STEP, Command, Reply, R
 from ml_pipeline.models.rl.core.stepping.results import ObservationRows, observation_rows
 from ml_pipeline.models.rl.core.workers.worker import Worker
 
-_KEPT_FAILURES = 100  # of those that nobody asks for, the last
-_FAILURES_IN_A_ROW = 3  # of one worker, without a step between them, until a restart is no remedy
+_KEPT_FAILURES = 100  # the last ones are kept until they are read
+_FAILURES_IN_A_ROW = 3  # of one worker without a step in between; after these, it is not restarted
 
 
 class Restarts:
-    """Which workers were replaced, and what the next step has to report of that.
+    """Records replaced workers, and how the next step reports the lost episodes.
 
     It keeps the last seeds and observations of every environment, since a worker may die while it overwrites them. The
-    rewards of a lost step are 0, and the info "worker_restarted" is True. New seeds depend on how often an environment
-    was lost, and on nothing else: they repeat from run to run.
+    rewards of a lost step are 0, and the info "worker_restarted" is True. New seeds depend only on the old seed and the
+    number of losses of the environment, so they are the same in every run.
 
-    failures: what restarts made good, until somebody takes them. unreported: by the number of a worker that was
-    replaced, the reply to the reset that its environments began with; the next step reports the loss.
+    failures: the failures that restarts handled, until they are read. unreported: by the number of a replaced worker,
+    the reply to its first reset; the next step reports the loss.
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -43,29 +43,29 @@ class Restarts:
         self._seeds: list[int | None] = [None] * n
 
     def is_remedy(self, worker: int) -> bool:
-        """Whether worker number `worker`, which has just failed, is to be replaced; not if it keeps failing."""
+        """Whether to replace worker number `worker`, which has just failed; not if it keeps failing."""
         self.in_a_row[worker] += 1
         return self.in_a_row[worker] <= _FAILURES_IN_A_ROW
 
     def move_to(self, batch: Batch) -> None:
-        """Goes on with other workers, which step the same environments in another batch; nothing is unreported."""
+        """Continues with other workers, which step the same environments in another batch; nothing is unreported."""
         assert not self.unreported
         self._batch = batch
         self.in_a_row.clear()
 
     def add(self, environments: range, failure: VectorEnvError) -> None:
-        """Counts the replacement of whose these were. failure: how it failed."""
+        """Counts the replacement of the worker of these environments. failure: the error of the old worker."""
         self._losses.update(environments)
         self.failures.append(failure.with_traceback(None))
         self.total += 1
 
     def new_episodes(self, environments: range) -> list[ResetOrder]:
-        """How the environments of the next successor begin."""
+        """The first resets of the replacement's environments."""
         seeds = [_successor_seed(self._seeds[index], self._losses[index] + 1) for index in environments]
         return [ResetOrder(seed, wanted=True, expired=not self._same_step) for seed in seeds]
 
     def begin(self, workers: list[Worker], command: Command, per_env: Sequence[Any] | None) -> list[Worker]:
-        """Notes a command, and the seeds of a reset; returns the workers to send it to.
+        """Records a command, and the seeds of a reset; returns the workers to send it to.
 
         A worker that reports a loss in this step does not step.
         """
@@ -79,9 +79,9 @@ class Restarts:
         return workers
 
     def account(self, workers: Iterable[Worker]) -> None:
-        """Reports losses once these workers have replied: in a step, or not at all if all their episodes begin anew.
+        """Reports losses after these workers have replied: in a step, or not at all if all their episodes are reset.
 
-        Then it keeps the observations that the replies came with.
+        Then it stores the observations of the replies.
         """
         command = self._command
         for worker in workers:
@@ -106,7 +106,7 @@ class Restarts:
             copy_rows(self._batch.observations, self._last, start, stop)
 
     def _truncated(self, block: range, reset: Reply) -> Reply:
-        """The reply to a step in which `block` was lost. reset: of the environments that took its place."""
+        """The reply to a step in which `block` was lost. reset: the first reply of its replacement."""
         batch, reply = self._batch, Reply(finished=True, values=reset.values)
         batch.rewards[block.start : block.stop] = 0.0
         batch.terminated[block.start : block.stop] = False

@@ -1,4 +1,4 @@
-"""Starts worker processes, in the same way by every start method."""
+"""Starts worker processes, with the same behaviour for every start method."""
 
 import contextlib
 import multiprocessing
@@ -34,17 +34,17 @@ ONE_THREAD = dict.fromkeys(
 )
 """Variables of workers: numerical libraries read them while they are loaded."""
 
-_FILES_EACH, _FILES_SPARE = 8, 32  # of a worker: 4 while it lives, twice that while it starts; and for all else
+_FILES_EACH, _FILES_SPARE = 8, 32  # per worker: 4 while it runs, 8 while it starts; and for the rest
 _starting = util.ForkAwareThreadLock()  # process-wide settings are changed while workers start
 
 
 class WorkerStarter:
-    """Makes the workers of one batch, whose memory it owns; those in other processes as often as need be.
+    """Makes the workers of one batch, and replacements of those in other processes; owns the batch's memory.
 
     start_method: None if all are in this process. spin_s: how long a wait, at either end of a link, spins before it
     sleeps.
-    Raises UserError where memory has too little room. `start` raises FactoryNotPicklableError if a factory cannot be
-    sent to a worker.
+    Raises UserError if there is too little memory. `start` raises FactoryNotPicklableError if a factory cannot be sent
+    to a worker.
     """
 
     batch: Batch
@@ -80,7 +80,7 @@ class WorkerStarter:
     ) -> list[ProcessWorker]:
         """Starts workers with these numbers for these blocks; sends each its setup, which is its command 0.
 
-        first_reset: how the environments of a single one begin; None if they wait for a command.
+        first_reset: the first resets of the environments, for a single block; None to wait for a command.
         """
         _make_room_for(len(blocks))
         pickled: dict[tuple[int, ...], bytes] = {}
@@ -91,7 +91,7 @@ class WorkerStarter:
                 for number, block in blocks.items():
                     started.append(self._start(number, block))
             for worker, setup in zip(started, setups, strict=True):
-                with contextlib.suppress(BrokenPipeError):  # whoever waits for its reply reads that it died
+                with contextlib.suppress(BrokenPipeError):  # reading its reply will report that it died
                     worker.link.send(setup)
         except BaseException:
             end_all(started)
@@ -105,7 +105,7 @@ class WorkerStarter:
         first_reset: Sequence[ResetOrder] | None,
         pickled: dict[tuple[int, ...], bytes],
     ) -> bytes:
-        """pickled: the factories of blocks before, by their ids: most often all environments have the same one."""
+        """pickled: cache of pickled factories by their ids, since most environments have the same factory."""
         mine = [self._env_fns[index] for index in block]
         same = tuple(map(id, mine))
         try:
@@ -114,10 +114,10 @@ class WorkerStarter:
             raise FactoryNotPicklableError(
                 f"A factory of {span(block)} cannot be sent to a worker: "
                 f"{type(error).__name__}: {excerpt(str(error))}. "
-                "Create what it holds inside the factory, or pass num_workers=0."
+                "Create such objects inside the factory, or pass num_workers=0."
             ) from error
         environ = {**os.environ, **ONE_THREAD}
-        environ.pop(ENV_POOL_VARIABLE, None)  # what its environments start in turn does not wait for the same pool
+        environ.pop(ENV_POOL_VARIABLE, None)  # processes of its environments must not wait for the same pool
         setup = WorkerSetup(
             number, block.start, self.layout, environ, self.spin_s, self._registered, factories, first_reset
         )
@@ -132,7 +132,7 @@ class WorkerStarter:
             target=run_worker, args=(*theirs, self._memory, os.getpid()), name=f"env-worker-{number}", daemon=True
         )
         try:
-            # A process of a multiprocessing.Pool is a daemon, which may start none. Workers end without it as well.
+            # A daemon, such as a process of a multiprocessing.Pool, may not start processes. Workers end anyway.
             multiprocessing.current_process().daemon = False
             process.start()
         except BaseException:
@@ -149,9 +149,9 @@ class WorkerStarter:
 
 
 def _send_script_by_value() -> None:
-    """Has cloudpickle send what the user's script defines along with it: no worker imports the script.
+    """Makes cloudpickle send the classes and functions of the user's script by value; no worker imports the script.
 
-    cloudpickle does so by itself, unless multiprocessing started this process and calls the script `__mp_main__`.
+    This is cloudpickle's default, unless multiprocessing started this process and named the script `__mp_main__`.
     """
     script = sys.modules["__main__"]
     if script.__name__ == "__mp_main__":
@@ -159,18 +159,18 @@ def _send_script_by_value() -> None:
 
 
 def _registered_here() -> list[bytes]:
-    """The environments beyond Gymnasium's own, each pickled: a worker does not run the script that registered them."""
+    """The registered environments except Gymnasium's, each pickled, since workers do not run the user's script."""
     registered = []
     for spec in gymnasium.registry.values():
         module = getattr(spec.entry_point, "__module__", spec.entry_point)
         if not str(module).startswith("gymnasium."):
-            with contextlib.suppress(Exception):  # what cannot be pickled can still be made in this process
+            with contextlib.suppress(Exception):  # those that cannot be pickled can still be made in this process
                 registered.append(by_value.dumps(spec))
     return registered
 
 
 def _make_room_for(n_workers: int) -> None:
-    """Lets this process open as many files as these workers need. Raises UserError if the system forbids it."""
+    """Raises this process's limit on open files if these workers need it. Raises UserError if the system forbids it."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -182,28 +182,28 @@ def _make_room_for(n_workers: int) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise UserError(
-            f"{n_workers} workers need {needed} open files in this process, but it may have {hard}; pass fewer, "
-            "or have the hard limit raised (ulimit -Hn)."
+            f"{n_workers} workers need {needed} open files in this process, but the limit is {hard}; pass fewer, "
+            "or raise the hard limit (ulimit -Hn)."
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 @contextlib.contextmanager
 def _quiet_start(context: BaseContext) -> Iterator[None]:
-    """The process-wide settings under which workers start; all are put back.
+    """Process-wide settings while workers start; all are restored afterwards.
 
     - `__main__` is hidden: multiprocessing would import the user's script again in every worker.
-    - Numerical libraries read their number of threads while they are loaded.
-    - SIGINT, SIGHUP and SIGTERM are blocked, and workers inherit that until they leave them to the trainer: none meets
-      a half-started worker.
-    - The tracker of shared memory that environments make belongs to this process, and outlives a worker's group.
-    - The fork server, where this starts it, loads what workers need, so that each worker starts in milliseconds.
+    - Numerical libraries get one thread; they read this number while they are loaded.
+    - SIGINT, SIGHUP and SIGTERM are blocked, and workers inherit that until they ignore them: no signal hits a
+      half-started worker.
+    - The tracker of the environments' shared memory belongs to this process, and outlives a worker's group.
+    - The fork server, if it is started here, imports the workers' modules, so that workers start in milliseconds.
     """
     with _starting, clear_mpi_env_vars():
         if context.get_start_method() == "fork":
             _warn_of_threads()
         if os.name == "posix":
-            resource_tracker.ensure_running()  # which unblocks signals where it starts
+            resource_tracker.ensure_running()  # its start unblocks signals
         environ = {name: os.environ.get(name) for name in ONE_THREAD}
         os.environ.update(ONE_THREAD)
         main = sys.modules["__main__"]
@@ -226,7 +226,7 @@ def _quiet_start(context: BaseContext) -> Iterator[None]:
 
 
 def _warn_of_threads() -> None:
-    """Warns if forking may copy a lock that a thread holds, which nobody in the copy would release."""
+    """Warns if forking may copy a lock that a thread holds; in the copy, it would never be released."""
     torch = sys.modules.get("torch")
     if threading.active_count() > 1 or (torch is not None and torch.get_num_threads() > 1):
         warnings.warn(

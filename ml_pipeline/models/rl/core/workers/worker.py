@@ -1,6 +1,6 @@
-"""A worker steps a block of consecutive environments: what both kinds have in common, and the kind in this process.
+"""Workers, which step a block of consecutive environments: the protocol of both kinds, and the kind in this process.
 
-The other kind, in a process of its own, is in `process`.
+The kind in a separate process is in `process`.
 """
 
 import copy
@@ -27,7 +27,7 @@ class WorkerState(Enum):
 
     STARTING = auto()  # its process was started, and makes the environments
     IDLE = auto()  # nothing is pending
-    PENDING = auto()  # a command was sent, and its reply was not read
+    PENDING = auto()  # a command was sent, and its reply has not been read
     LOST = auto()  # its process failed, or was cut off in the middle of a transfer
     CLOSED = auto()
 
@@ -36,10 +36,10 @@ STARTING, IDLE, PENDING, LOST, CLOSED = WorkerState
 
 
 class Worker(Protocol):
-    """What the pool needs of a worker, whichever process it is in.
+    """The interface of a worker for the pool, in any process.
 
-    number: its name in errors, and its place in `Batch.current_env`. environments: the indices that it steps.
-    reply: the last one; before any command its `values` are the worker's space mismatches.
+    number: its name in errors, and its index in `Batch.current_env`. environments: the indices that it steps.
+    reply: the last one; before the first command, its `values` are the worker's space mismatches.
     """
 
     number: int
@@ -48,23 +48,23 @@ class Worker(Protocol):
     reply: Reply
 
     def prepare(self, common: Any, per_env: Sequence[Any] | None) -> Any:
-        """This worker's part of the arguments, for `send`. Raises where they cannot be pickled.
+        """This worker's part of the arguments, for `send`. Raises if they cannot be pickled.
 
         common: for every environment; per_env: one item per environment of the batch.
         """
 
     def send(self, number: int, command: Command, arguments: Any = None) -> None:
-        """Begins a command, whose number the reply will carry; the reply is then pending."""
+        """Begins a command; its reply, with the same number, is then pending."""
 
     def read(self) -> None:
-        """Takes the pending reply. Raises EOFError where the worker is gone."""
+        """Reads the pending reply. Raises EOFError if the worker has ended."""
 
     def error(self, report: FailureReport) -> VectorEnvError:
-        """The error that a failure in its reply stands for."""
+        """The error for a failure in its reply."""
 
 
 class LocalWorker:
-    """A worker in this process: it carries a command out when the reply is read."""
+    """A worker in this process: it runs a command when the reply is read."""
 
     def __init__(self, block: EnvBlock, batch: Batch, number: int = 0) -> None:
         self.number = number
@@ -95,9 +95,9 @@ class LocalWorker:
         self.state = IDLE
 
     def read(self) -> None:
-        """Carries the command out.
+        """Runs the command.
 
-        The reply is the caller's to keep, as if it had crossed a pipe: environments may go on changing theirs.
+        The caller owns the reply, as if it came through a pipe; environments may change their own objects later.
         """
         command = self._command
         common, per_env = self._arguments
@@ -110,11 +110,11 @@ class LocalWorker:
         self.state = IDLE
 
     def error(self, report: FailureReport) -> VectorEnvError:
-        """The error of a failure, which names no worker."""
+        """The error for a failure, without the worker's number."""
         return report.error()
 
     def close(self) -> None:
-        """Closes the environments. Raises what the first of them raises; may be called twice."""
+        """Closes the environments. Raises the first error of them; may be called twice."""
         self.state = CLOSED
         self._block.close()
 
@@ -138,12 +138,12 @@ def local_worker(
     """
     block = EnvBlock(env_fns, 0, len(env_fns), autoreset_mode)
     if spaces is None:
-        # Copied: whoever samples from the batch's spaces must not advance the generators of an environment's own.
+        # Copied, so that sampling from the batch's spaces does not advance the generators of an environment's spaces.
         spaces = copy.deepcopy((block.envs[0].observation_space, block.envs[0].action_space))
     batch = BatchLayout(len(env_fns), *spaces, autoreset_mode).place()
     return LocalWorker(block, batch), batch
 
 
 def _own(info: dict[str, Any]) -> dict[str, Any]:
-    """The info, copied if it holds anything that could change later."""
+    """The info, copied if a value in it could change later."""
     return info if all(isinstance(value, _NEVER_CHANGES) for value in info.values()) else copy.deepcopy(info)

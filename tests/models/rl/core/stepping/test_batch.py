@@ -91,7 +91,7 @@ def test_too_little_room_is_one_sentence_with_numbers(monkeypatch: pytest.Monkey
     with pytest.raises(UserError) as caught:
         allocate(64_000_000, num_envs=8)
     message = str(caught.value)
-    assert message.startswith("8 environments need 64.0 MB of memory that their workers share, but there is no room ")
+    assert message.startswith("8 environments need 64.0 MB of shared memory for their workers, but there is no room ")
     assert f"{tmp_path}: No space left on device, 1.5 MB free" in message
     assert "Use fewer environments or num_workers=0" in message
     assert psutil.Process().num_fds() == before
@@ -111,6 +111,6 @@ def test_a_limit_of_the_system_is_a_sentence_and_no_bus_error() -> None:
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith("4 environments need 16.0 MB of memory that their workers share"), done.stderr
+    assert done.stdout.startswith("4 environments need 16.0 MB of shared memory for their workers"), done.stderr
     assert done.stdout.count("\n") == 1
     assert "File too large" in done.stdout

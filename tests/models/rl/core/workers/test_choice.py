@@ -170,7 +170,7 @@ def test_others_on_the_machine_take_it_back():
     machine = Machine(division=SHARED, cores=1.0)
     (move,) = machine.run(200)  # though its steps take as long without the worker
     assert move.division == HERE
-    assert move.reason == "others use the machine, which has 1.0 cores left for this run"
+    assert move.reason == "other processes use the machine, and 1.0 cores are left for this run"
 
 
 @pytest.mark.parametrize("cost", [COMPUTES, TINY, WAITS])

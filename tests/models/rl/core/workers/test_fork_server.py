@@ -209,7 +209,7 @@ def test_no_folder_at_all_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> No
         raise PermissionError
 
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
-    with pytest.raises(UserError, match=r'nothing can be written .*pass start_method="spawn"'):
+    with pytest.raises(UserError, match=r'cannot be written to.*pass start_method="spawn"'):
         fork_server._short_folder()
 
 

@@ -99,7 +99,7 @@ def test_what_returns_from_a_fork_leaves_with_a_sentence(
         return  # its server writes where the test before it did
     (sentence,) = capfd.readouterr().err.splitlines()
     assert "was forked by an environment of worker 0 and returned from it" in sentence
-    assert "End such a process inside the environment, by os._exit()." in sentence
+    assert "End it inside the environment, with os._exit()." in sentence
 
 
 def test_what_raises_after_a_fork_leaves_as_well(capfd: pytest.CaptureFixture[str]) -> None:
