@@ -65,7 +65,7 @@ $(CLUSTER_VENV)/.installed: $(VENV)/.installed-dev | $(CLUSTER_VENV)/bin/python
 install: $(VENV)/.compiled ## install into .venv and compile, for `source .venv/bin/activate` and then `ml-pipeline ...`
 
 train: $(VENV)/.compiled ## install into .venv, compile, train on the built-in market, evaluate out of sample
-	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8
+	$(BIN)/python -m ml_pipeline.train_ppo --n-envs 8 --iterations 100
 
 test-fast: $(VENV)/.installed-dev ## the quick tests alone, for daily work (one to two minutes)
 	$(PYTEST) -m "not slow and not long and not system" $(SEVERAL)

@@ -87,3 +87,11 @@ def test_the_outputs_of_the_notebook_are_small_and_of_no_machine():
     assert len(text) < 100_000
     assert str(Path.home()) not in text
     assert "/work/" not in text
+
+
+@pytest.mark.long
+def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_path):
+    killed, resumed, *hashes = output_of("kill_and_resume.py", tmp_path).splitlines()
+    assert killed.startswith("kill -9 ")
+    assert "after iteration" in resumed
+    assert len({line.split()[-1] for line in hashes}) == 1 and len(hashes) == 2

@@ -58,11 +58,12 @@ def banner(*, n_envs: int, n_workers: int, start_method: str | None, unused_star
        Start method: forkserver · 2 workers
     >>> print(banner(n_envs=8, n_workers=0, start_method=None))
     🚀 Using 8 parallel environments for training
-       In the trainer's process · no workers
+       Stepped in the trainer's process, without workers
     """
     environments = "1 environment" if n_envs == 1 else f"{n_envs} parallel environments"
     workers = counted(n_workers, "worker")
-    how = f"Start method: {start_method} · {workers}" if n_workers else "In the trainer's process · no workers"
+    here = "Stepped in the trainer's process, without workers"
+    how = f"Start method: {start_method} · {workers}" if n_workers else here
     if unused_start_method is not None:
         how += f", so --parallel-start-method {unused_start_method} has no effect"
     return f"🚀 Using {environments} for training\n   {how}"

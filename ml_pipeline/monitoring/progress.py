@@ -239,8 +239,8 @@ def _opening(start: RunStart) -> Iterator[str]:
     yield f'   {length}; "Episode 1/{start.total_iterations}" is the first iteration (rollout and update)'
     if start.one_env_steps is not None and start.n_envs > 1:
         yield (
-            f"   --iterations counts iterations, so {start.n_envs} environments train on {start.n_envs} times the "
-            f"transitions of one; --total-timesteps {start.one_env_steps} trains on as many as one"
+            f"   {start.n_envs} environments make {start.n_envs} times the steps of one in each iteration; "
+            f"--total-timesteps {start.one_env_steps} trains for as many steps as one"
         )
     yield f"   Run folder: {shown_path(start.folder)}"
     if start.n_envs > 1:

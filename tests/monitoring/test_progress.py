@@ -269,22 +269,22 @@ def opening(start):
 def test_a_length_in_iterations_names_the_total_timesteps_that_compare_fairly_with_one_environment(tmp_path):
     start = start_in(tmp_path)._replace(total_iterations=1000, total_steps=2_048_000, one_env_steps=256_000)
     assert (
-        "   --iterations counts iterations, so 8 environments train on 8 times the transitions of one; "
-        "--total-timesteps 256000 trains on as many as one"
+        "   8 environments make 8 times the steps of one in each iteration; "
+        "--total-timesteps 256000 trains for as many steps as one"
     ) in opening(start)
-    assert not any("--iterations" in line for line in opening(start._replace(one_env_steps=None)))
+    assert not any("--total-timesteps" in line for line in opening(start._replace(one_env_steps=None)))
 
 
 def test_one_environment_is_no_parallel_mode_and_needs_no_comparison(tmp_path):
     start = start_in(tmp_path)._replace(n_envs=1, n_workers=0, start_method=None, one_env_steps=4000)
-    assert not any("Parallel mode" in line or "--iterations" in line for line in opening(start))
+    assert not any("Parallel mode" in line or "--total-timesteps" in line for line in opening(start))
 
 
 def test_a_start_method_without_workers_is_said_to_have_no_effect(tmp_path):
     start = start_in(tmp_path)._replace(n_workers=0, start_method=None)
-    assert opening(start)[1] == "   In the trainer's process · no workers"
+    assert opening(start)[1] == "   Stepped in the trainer's process, without workers"
     assert opening(start._replace(unused_start_method="spawn"))[1] == (
-        "   In the trainer's process · no workers, so --parallel-start-method spawn has no effect"
+        "   Stepped in the trainer's process, without workers, so --parallel-start-method spawn has no effect"
     )
 
 

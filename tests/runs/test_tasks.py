@@ -61,7 +61,7 @@ def test_a_batched_run_is_judged_on_one_account(tmp_path, capsys):
     start = [*BATCHED, *SMALL, "--n-envs", "8", "--minibatch-size", "128", "--iterations", "1"]
     assert train_ppo.main([*start, "--checkpoint-dir", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "8 parallel environments for training\n   In the trainer's process · no workers" in out
+    assert "8 parallel environments for training\n   Stepped in the trainer's process, without workers" in out
     assert "buy and hold" in out
     assert (tmp_path / "ledger.csv").exists()
 

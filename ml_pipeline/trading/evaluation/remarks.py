@@ -66,11 +66,11 @@ def remarks(evaluation: Evaluation) -> list[str]:
 def standing(evaluation: Evaluation) -> str:
     """How the agent did compared with buy and hold and random policies, in one line."""
     agent, holder = (evaluation.figures[name]["total_return"] for name in ("agent", "buy_and_hold"))
-    n_random = len(evaluation.random)
-    held = "more" if agent > holder else "no more"
+    n_random, ahead = len(evaluation.random), _random_ahead(evaluation)
+    beaten = f"all {n_random}" if not ahead else f"{n_random - ahead} of {n_random}"
     return (
-        f"The agent earned {held} than buy and hold, and more than {n_random - _random_ahead(evaluation)} of the "
-        f"{n_random} random policies, which trade as much. ±: one standard error."
+        f"The agent earned {'more' if agent > holder else 'no more'} than buy and hold, and more than {beaten} random "
+        "policies that trade as much. ±: one standard error."
     )
 
 
