@@ -184,6 +184,7 @@ def print_head(*cells: Any) -> None:
 def speed(args: Any) -> None:
     """ParallelEnv and its peers; each rate is followed by ours over it."""
     peers = installed_peers()
+    measured: dict[str, Rates] = {}
     for num_envs in args.num_envs:
         print(f"{num_envs} environments, {usable_cores():g} cores: steps per second (ours / theirs)\n")
         print_head("environment", "ParallelEnv", *peers)
@@ -191,7 +192,33 @@ def speed(args: Any) -> None:
             rates, notes = measure(ROWS[row], num_envs, {"ours": ours, **peers}, args)
             cells = [f"{statistics.median(rates[name]):,.0f} ({ratio(rates['ours'], rates[name])})" for name in peers]
             print_row([row, f"{statistics.median(rates['ours']):,.0f}, {notes['ours']}", *cells])
+            measured[f"{row}, {num_envs} environments"] = rates
         print()
+    if args.plot and args.only == ["speed"]:
+        _plot_speed(measured, args.plot)
+
+
+def _plot_speed(measured: dict[str, Rates], path: str) -> None:
+    """A panel per row: the limit is a loop on one core times the cores, or times the environments if they wait."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 2.6), layout="constrained")
+    for axes, (row, rates) in zip(figure.subplots(1, len(measured), squeeze=False)[0], measured.items(), strict=True):
+        medians = {"ParallelEnv" if name == "ours" else name: statistics.median(each) for name, each in rates.items()}
+        at_once = int(row.split()[-2]) if row.startswith("waits") else usable_cores()
+        limit = medians["SyncVectorEnv"] * at_once
+        names = list(reversed(medians))
+        bars = axes.barh(names, [medians[name] for name in names], color="#8a8f98")
+        bars[-1].set_color("#1565c0")
+        axes.axvline(limit, color="black", linewidth=1, linestyle="--")
+        axes.bar_label(bars, [f"{medians[name]:,.0f} ({medians[name] / limit:.0%})" for name in names], padding=3)
+        axes.set_xlim(0, 1.35 * max(limit, *medians.values()))
+        axes.set_title(row, fontsize=10)
+        axes.set_xlabel("steps per second; dashed: limit", fontsize=9)
+        axes.set_xticks([])
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+    print(f"Plot: {path}\n")
 
 
 def auto(args: Any) -> None:
@@ -340,7 +367,7 @@ def main() -> None:
     parser.add_argument("--turn-s", type=float, help="how long each turn takes (default: 1, short: 0.15)")
     parser.add_argument("--num-envs", type=int, action="append", help="default: 8 and 64 (short: 8)")
     parser.add_argument("--row", choices=ROWS, action="append", dest="rows", help="may be given more than once")
-    parser.add_argument("--plot", help="where growth is drawn (needs matplotlib)")
+    parser.add_argument("--plot", help="where to draw growth, or speed if it is the only table (needs matplotlib)")
     args = parser.parse_args()
     warnings.filterwarnings("ignore", message="start_method='fork'")  # it is one of the things to be measured
     args.rounds = args.rounds or (3 if args.short else 7)
