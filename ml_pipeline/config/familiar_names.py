@@ -1,12 +1,15 @@
 """Names that other libraries use for our settings: a user who types one gets ours as a suggestion.
 
-They are not aliases: each setting has only one name in flags, files and docs.
+They are not aliases: apart from `ALIASES`, each setting has only one name in flags, files and docs.
 """
 
 import re
 from collections.abc import Collection, Mapping
 
 from ml_pipeline.config.errors import nearest
+
+ALIASES = {"num_episodes": "iterations"}
+"""Other names under which settings are taken, as flags and in files."""
 
 # Stable-Baselines3 and its zoo, CleanRL, Gymnasium, and the trading libraries that our users come from.
 _OURS = {
@@ -30,7 +33,6 @@ _OURS = {
     "n_timesteps": "total_timesteps",
     "num_timesteps": "total_timesteps",
     "episodes": "iterations",
-    "num_episodes": "iterations",
     "discount": "gamma",
     "lam": "gae_lambda",
     "clip": "clip_range",

@@ -16,7 +16,7 @@ import yaml
 
 from ml_pipeline.config.conversion import convert
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.familiar_names import meant_setting
+from ml_pipeline.config.familiar_names import ALIASES, meant_setting
 from ml_pipeline.config.settings import hints_of, spelled_out
 from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.runtime.files import read_regular, written_whole
@@ -46,6 +46,7 @@ def convert_settings(values: Mapping[Any, Any], settings_class: type, *, source:
     named: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")
+        name = name if name in hints else ALIASES.get(name, name)
         if name not in hints:
             raise UserError(f'{source}: unknown setting "{in_one_line(key)}". {meant_setting(name, hints)}')
         if name in named:

@@ -26,14 +26,13 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from ml_pipeline.config.conversion import alternatives, convert, is_list, is_mapping, is_pairs, is_schedule
 from ml_pipeline.config.errors import UserError, did_you_mean
-from ml_pipeline.config.familiar_names import familiar_name, setting_for
+from ml_pipeline.config.familiar_names import ALIASES, familiar_name, setting_for
 from ml_pipeline.config.settings import SCHEDULED, Settings, build, groups_of, hints_of, spelled_out
 from ml_pipeline.config.wording import definitions, wrapped, written
 
 # If one of these flags is repeated, its values accumulate; for others the last value counts.
 _REPEATED = frozenset({"accept_feature", "sink"})
-# Aliases of flags.
-_ALSO = {"--env-type": "--vec-env", "--num-episodes": "--iterations"}
+_ALIASES = {"env_type": "vec_env", **ALIASES}
 
 
 class _Words(list[str]):
@@ -82,8 +81,8 @@ def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, descript
 def _own_flag(word: str, hints: dict[str, Any]) -> str:
     """A word of the command line, with an alias replaced by the flag's name."""
     name, given, value = word.partition("=")
-    ours = _ALSO.get(_dashed(name), "")
-    return f"{ours}{given}{value}" if ours[2:].replace("-", "_") in hints else word
+    ours = _ALIASES.get(name.removeprefix("--").replace("-", "_"), "")
+    return f"{flag_of(ours)}{given}{value}" if ours in hints else word
 
 
 @contextlib.contextmanager

@@ -100,9 +100,11 @@ def test_help_shows_the_settings_that_people_change(capsys):
         parse_train_start(["--xyz"])
 
 
-def test_iterations_have_the_name_that_the_first_version_gave_them():
+def test_iterations_have_the_name_that_the_first_version_gave_them(in_tmp):
     assert parse_train_start(["--num-episodes", "7"]).config.run.iterations == 7
     assert parse_train_start(["--num_episodes=7"]).config.run.iterations == 7
+    (in_tmp / "settings.yaml").write_text("num_episodes: 7\n")
+    assert parse_train_start(["--config", "settings.yaml"]).config.run.iterations == 7
 
 
 @pytest.mark.long
