@@ -130,6 +130,31 @@ def test_short_pages_stay_short(path, most):
     assert len(path.read_text().splitlines()) <= most
 
 
+# Words
+
+DIALECT = re.compile(
+    r"\b(anew|whoever|somebody|nobody|likeliest|goes? on|beside|not yet)\b", re.IGNORECASE
+)
+"""Words that only this project once used for what others call again, continues, compared with, and so on."""
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=named)
+def test_pages_are_written_in_plain_words(path):
+    prose = re.sub(r"<!--.*?-->|`[^`]*`|\*\*`.*?`\*\*", "", FENCED.sub("", path.read_text()), flags=re.DOTALL)
+    assert DIALECT.findall(prose) == []
+
+
+def test_errors_are_written_in_plain_words():
+    found = {}
+    for path in ROOT.glob("ml_pipeline/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Raise):
+                texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
+                if words := DIALECT.findall(" ".join(each for each in texts if isinstance(each, str))):
+                    found[f"{named(path)}:{node.lineno}"] = words
+    assert found == {}
+
+
 # Commands
 
 

@@ -94,4 +94,5 @@ def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_pat
     killed, resumed, *hashes = output_of("kill_and_resume.py", tmp_path).splitlines()
     assert killed.startswith("kill -9 ")
     assert "after iteration" in resumed
-    assert len({line.split()[-1] for line in hashes}) == 1 and len(hashes) == 2
+    assert len(hashes) == 2
+    assert len({line.split()[-1] for line in hashes}) == 1

@@ -83,7 +83,8 @@ def test_a_checkpoint_is_evaluated_on_its_own_data_and_on_others(trained, tmp_pa
     heading, rows = rows_of(done.stdout)
     heading_of_training, rows_of_training = rows_of(out)
     assert heading == heading_of_training
-    assert len(rows_of_training) == 7 and "buy and hold" in rows_of_training[0]
+    assert len(rows_of_training) == 7
+    assert "buy and hold" in rows_of_training[0]
     assert [row for row in rows if row in rows_of_training] == rows_of_training
     prices = tmp_path / "prices.csv"
     write_prices(prices, n_days=300)
