@@ -231,8 +231,8 @@ IMAGES = (
     Mutation(
         "another thread learns no large weights",
         f"{RL}/networks/image_encoder.py",
-        "_of_thread = threading.local()",
-        "_of_thread = type(threading)('shared')",
+        "_of_pass = threading.local()",
+        "_of_pass = type(threading)('shared')",
         f"{RL_TESTS}/networks/test_image_encoder.py::test_another_thread_and_what_comes_after_get_whole_gradients",
     ),
     Mutation(
