@@ -62,7 +62,7 @@ def market():
     return synthetic_market(n_bars=300, n_symbols=2)
 
 
-@pytest.mark.parametrize("name", ["next_return", "scaled_by_all", "noise", "last_one_leaks"])
+@pytest.mark.parametrize("name", ["next_return", "scaled_by_all", "scaled_by_all@1w", "noise", "last_one_leaks"])
 @pytest.mark.usefixtures("module")
 def test_training_refuses_a_function_that_sees_ahead_and_names_it(market, name):
     task = TradingTask(TradingConfig(features=("rsi_14", f"my_features:{name}")), market=market)
