@@ -211,9 +211,10 @@ def _plot_speed(measured: dict[str, Rates], path: str) -> None:
         bars = axes.barh(names, [medians[name] for name in names], color="#8a8f98")
         bars[-1].set_color("#1565c0")
         axes.axvline(limit, color="black", linewidth=1, linestyle="--")
-        axes.bar_label(bars, [f"{medians[name]:,.0f} ({medians[name] / limit:.0%})" for name in names], padding=3)
-        axes.set_xlim(0, 1.35 * max(limit, *medians.values()))
-        axes.set_title(row, fontsize=10)
+        labels = [f"{medians[name]:,.0f} ({medians[name] / limit:.0%})" for name in names]
+        axes.bar_label(bars, labels, padding=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
+        axes.set_xlim(0, 1.5 * max(limit, *medians.values()))
+        axes.set_title(row, fontsize=9)
         axes.set_xlabel("steps per second; dashed: limit", fontsize=9)
         axes.set_xticks([])
         axes.spines[["top", "right"]].set_visible(False)
