@@ -132,9 +132,7 @@ def test_short_pages_stay_short(path, most):
 
 # Words
 
-DIALECT = re.compile(
-    r"\b(anew|whoever|somebody|nobody|likeliest|goes? on|beside|not yet)\b", re.IGNORECASE
-)
+DIALECT = re.compile(r"\b(anew|whoever|somebody|nobody|likeliest|goes? on|beside|not yet)\b", re.IGNORECASE)
 """Words that only this project once used for what others call again, continues, compared with, and so on."""
 
 

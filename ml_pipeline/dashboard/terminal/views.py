@@ -98,7 +98,7 @@ class ShownRuns:
 
 @dataclass(frozen=True, kw_only=True)
 class StatusConfig(ShownRuns):
-    """Settings of `status`."""
+    """The runs to list, and how to print them."""
 
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Print a JSON list with one object per run, for scripts."""
@@ -106,7 +106,7 @@ class StatusConfig(ShownRuns):
 
 @dataclass(frozen=True, kw_only=True)
 class WatchConfig(ShownRuns):
-    """Settings of `watch`.
+    """The runs to list, and how often to update the list.
 
     Raises UserError if a value is out of range.
     """
