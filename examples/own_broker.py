@@ -50,10 +50,15 @@ class NextCloseBroker:
 
     def market_closed_bar(self, bars):  # a real broker ignores this: the market is its own
         book = self.book
-        book["closes"].update(zip(self.symbols, bars.close.tolist(), strict=True))
-        book["now"] = max(book["now"], bars.closed_at)
+        if bars.closed_at <= book["now"]:
+            return  # a bar that was seen before changes nothing
+        traded = {name: close for name, close in zip(self.symbols, bars.close.tolist(), strict=True) if close > 0}
+        book["closes"].update(traded)
+        book["now"] = bars.closed_at
         for update in self.orders():
-            order, price = book["orders"][update.client_order_id][0], book["closes"][update.symbol]
+            order, price = book["orders"][update.client_order_id][0], traded.get(update.symbol)
+            if price is None or not self._within_limit(order, price):
+                continue  # no bar of this symbol, or a worse price than the limit
             book["cash"] -= order.quantity * price
             book["held"][order.symbol] = book["held"].get(order.symbol, 0.0) + order.quantity
             fill_id = f"fill of {order.client_order_id}"  # a fill keeps its ID
@@ -74,6 +79,11 @@ class NextCloseBroker:
 
     def close(self):
         pass
+
+    def _within_limit(self, order, price):
+        if order.limit_price is None:
+            return True
+        return price <= order.limit_price if order.quantity > 0 else price >= order.limit_price
 
     def _note(self, order, status, filled=0.0, reason=""):
         update = OrderUpdate(

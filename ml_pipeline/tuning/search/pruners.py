@@ -7,7 +7,6 @@ longer rollouts skips some of them.
 import math
 import statistics
 from collections.abc import Callable
-from typing import Literal
 
 from optuna import Study
 from optuna.pruners import BasePruner, HyperbandPruner, NopPruner, SuccessiveHalvingPruner
@@ -16,7 +15,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ml_pipeline.config.errors import UserError, nearest
 
-PrunerName = Literal["asha", "hyperband", "median", "none"]
 REDUCTION = 3
 """One in this many trials continues from a rung, to this many times its steps."""
 _LEAST_SHARE = 27

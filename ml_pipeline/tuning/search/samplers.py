@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import optuna
@@ -24,7 +24,6 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.tuning.search.space import Space
 from ml_pipeline.tuning.storage.optuna_internals import stored_trials
 
-SamplerName = Literal["tpe", "gp", "cmaes", "random", "grid"]
 _VOID = "void"  # user attribute of a trial that never ran, because another worker took the last place
 
 

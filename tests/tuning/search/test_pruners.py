@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.tuning.search.pruners import REDUCTION, MedianPruner, PrunerName, first_rung, make_pruner
+from ml_pipeline.tuning.config import PrunerName
+from ml_pipeline.tuning.search.pruners import REDUCTION, MedianPruner, first_rung, make_pruner
 
 BUDGET, EVERY = 27_000, 1_000
 

@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.tuning.search.samplers import SamplerName, make_sampler, sampler_remark
+from ml_pipeline.tuning.config import SamplerName
+from ml_pipeline.tuning.search.samplers import make_sampler, sampler_remark
 from ml_pipeline.tuning.search.space import Space, read_space
 
 FINITE = {
