@@ -143,7 +143,7 @@ def test_the_same_weights_from_one_spawned_worker_and_from_two_forked(tmp_path):
         (["--resume", "nowhere"], "There is no checkpoint"),
         (["--device", "cuda"], "This machine has no device cuda"),
         (["--config", "missing.yaml"], "missing.yaml"),
-        (["--checkpoint-dir", "/proc/runs"], "/proc/runs cannot be made"),
+        (["--checkpoint-dir", "/proc/runs"], "/proc/runs cannot be created"),
     ],
     ids=lambda value: "".join(value) if isinstance(value, list) else "",
 )
@@ -333,5 +333,5 @@ def test_a_working_directory_that_cannot_be_written_is_one_sentence(monkeypatch)
     monkeypatch.chdir("/proc")
     done = train(*EPISODES, *SMALL, "--iterations", "1", "--n-workers", "0", expect=2)
     assert re.fullmatch(
-        r"train_ppo.py: The folder /proc/checkpoints/\S+ cannot be made: .*--checkpoint-dir\.\n", done.stderr
+        r"train_ppo.py: The folder /proc/checkpoints/\S+ cannot be created: .*--checkpoint-dir\.\n", done.stderr
     )

@@ -27,7 +27,9 @@ def test_runs_of_the_same_second_get_folders_of_their_own(runs):
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(runs):
     runs.touch()
-    with pytest.raises(UserError, match=r"The folder \S+ cannot be made: Not a directory; run in another folder, or"):
+    with pytest.raises(
+        UserError, match=r"The folder \S+ cannot be created: Not a directory; run in another folder, or"
+    ):
         folder.make_new_folder("trading")
 
 

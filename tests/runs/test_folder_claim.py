@@ -185,5 +185,5 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"The folder \S+ cannot be made: Not a directory; choose another"):
+    with pytest.raises(UserError, match=r"The folder \S+ cannot be created: Not a directory; choose another"):
         FolderClaim(Path(tmp_path / "file" / "run"))

@@ -39,7 +39,7 @@ def test_runs_are_named_from_the_root(tmp_path):
 def test_a_folder_that_is_not_there_has_no_runs_and_is_refused_where_it_is_named(tmp_path):
     assert list(run_folders(tmp_path / "gone")) == []
     (tmp_path / "file").touch()
-    for name, sentence in (("gone", "is not there"), ("file", "is no folder")):
+    for name, sentence in (("gone", "does not exist"), ("file", "is not a folder")):
         with pytest.raises(UserError, match=f"{name} {sentence}; name a folder of runs"):
             check_folder(tmp_path / name)
     check_folder(tmp_path)

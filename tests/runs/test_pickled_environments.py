@@ -186,7 +186,7 @@ def test_another_users_run_begins_new_episodes_and_says_so_unless_it_is_trusted(
     for name in ("strange", "trusted"):
         shutil.copytree(run, tmp_path / name)
     as_by_somebody_else(monkeypatch, tmp_path)
-    (sentence,) = resume(tmp_path / "strange").about("begin new episodes")
+    (sentence,) = resume(tmp_path / "strange").about("start new episodes")
     assert "none of your runs on this machine signed it" in sentence
     assert sentence.endswith("if you trust its author, add --trust-checkpoint.")
     assert not torch.equal(weights(tmp_path / "strange"), whole)
@@ -270,7 +270,7 @@ def test_pickles_of_somebody_else_run_no_code(attacked, name):
     for i, signature in enumerate((b"-", b"", b"0" * 64, stranger)):
         copy = shutil.copytree(folder, folder.with_name(f"copy {i}"))
         _replace_pickles(copy, body, signature=signature)
-        assert resume(copy, name).about("begin new episodes")
+        assert resume(copy, name).about("start new episodes")
         assert not ran.exists()
     _replace_pickles(folder, body)
     with pytest.raises(UserError, match="the state of environment 0: it cannot be restored"):
@@ -283,7 +283,7 @@ def test_a_file_that_changes_after_it_was_signed_is_not_opened(run, tmp_path):
     ran = tmp_path / "code ran"
     first, signature, _ = path.read_bytes().split(b"\n", maxsplit=2)
     path.write_bytes(b"\n".join([first, signature, pickle.dumps(Code(ran))]))
-    (sentence,) = resume(run).about("begin new episodes")
+    (sentence,) = resume(run).about("start new episodes")
     assert "is not the one that was saved with the checkpoint" in sentence
     assert not ran.exists()
 
@@ -304,7 +304,7 @@ def test_a_checkpoint_cannot_cut_signed_pickles_elsewhere(run):
 def test_a_file_of_another_version_is_not_opened(attacked):
     folder, ran = attacked
     _replace_pickles(folder, pickle.dumps(Code(ran)), first=b"ml-pipeline pickled environments 1")
-    (sentence,) = resume(folder, trust=True).about("begin new episodes")
+    (sentence,) = resume(folder, trust=True).about("start new episodes")
     assert "was written by another version" in sentence
     assert not ran.exists()
 
@@ -382,7 +382,7 @@ def test_bytes_and_tensors_of_a_checkpoint_are_never_taken_for_pickles(attacked,
 )
 def test_a_damaged_file_of_states_costs_the_episodes_alone(run, damage, sentence):
     damage(pickles_of(run, "latest")[0])
-    (said,) = resume(run).about("begin new episodes")
+    (said,) = resume(run).about("start new episodes")
     assert sentence in said
     assert load_checkpoint(run / "latest.pt")["trainer"]["iteration"] == N_ITERATIONS
 

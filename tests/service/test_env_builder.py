@@ -286,7 +286,7 @@ def test_nothing_is_written_where_it_is_refused(folder, tmp_path, monkeypatch):
         ({"use_shared_memory": "no"}, "use_shared_memory must be True or False, but got 'no'"),
         ({"data_dir": ""}, "data_dir must be the path of a folder, or None, but got ''"),
         ({"data_dir": "a\0b"}, "data_dir must be the path"),
-        ({"symbols": ["../EURUSD"]}, "no path"),
+        ({"symbols": ["../EURUSD"]}, "not a path"),
     ],
 )
 def test_arguments_of_a_wrong_kind_are_refused_in_a_sentence(wrong, sentence, folder):

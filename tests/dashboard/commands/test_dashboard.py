@@ -37,7 +37,7 @@ def test_ctrl_c_ends_it_at_once_though_a_page_is_open(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "sentence"),
     [
-        (["nothing"], "nothing is not there; name a folder of runs"),
+        (["nothing"], "nothing does not exist; name a folder of runs"),
         (["a", "b"], "shows one folder of runs, but got 2"),
         (["--port", "99999"], "port must be from 0 to 65535, but got 99999"),
         (["--once"], "--once is for the terminal; add --training"),

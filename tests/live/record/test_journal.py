@@ -167,7 +167,7 @@ def test_a_damaged_journal_is_told_in_a_sentence(tmp_path, page):
 def test_a_full_disk_ends_a_transaction_with_a_sentence(journal):
     journal._db.execute("PRAGMA max_page_count = 25")
 
-    with pytest.raises(UserError, match="Make room"):
+    with pytest.raises(UserError, match="Free disk space"):
         fill(journal)
 
     assert journal.n_bars() == 0

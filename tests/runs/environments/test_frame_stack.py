@@ -96,7 +96,7 @@ def test_more_channels_than_an_image_can_have_are_refused(shape, n_frames, most)
         stacked(Clock(space), n_frames)
     assert "\n" not in str(told.value)
     channels = n_frames * (3 if len(shape) == 3 else 1)
-    assert f"makes {channels} channels" in str(told.value)
+    assert f"pixels {channels} channels" in str(told.value)
     for image in observation_layout(stacked(Clock(space), most).observation_space).images:
         assert image.shape[0] == channels // n_frames * most
 

@@ -83,7 +83,7 @@ if restart == 0 and rank == 1:
 sys.exit(75 if restart == 0 else 0)
 """
     assert run(tmp_path, code, max_restarts=3, said=said) == 0
-    assert said == ["Rank 1 was killed by SIGKILL. All 2 ranks from the last checkpoint (restart 1 of 3)."]
+    assert said == ["Rank 1 was killed by SIGKILL. Restarting all 2 ranks from the last checkpoint (restart 1 of 3)."]
     assert {path.name for path in tmp_path.iterdir()} == {"0-0", "1-0", "0-1", "1-1"}
 
 

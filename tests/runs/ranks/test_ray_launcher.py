@@ -96,7 +96,7 @@ def said(process):
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r'takes the extra "ray": pip install -e "\.\[ray\]"'), ray_cluster():
+    with pytest.raises(UserError, match=r'needs the extra "ray": pip install -e "\.\[ray\]"'), ray_cluster():
         pass
 
 

@@ -187,5 +187,5 @@ def test_what_is_no_checkpoint_is_one_sentence(tmp_path, cart_pole):
         with pytest.raises(UserError, match=sentence) as told:
             load_policy(path)
         assert "\n" not in str(told.value)
-    with pytest.raises(UserError, match="The device tpu is not there"):
+    with pytest.raises(UserError, match="This machine has no device tpu"):
         load_policy(cart_pole, device="tpu")

@@ -70,7 +70,7 @@ def test_a_failure_leaves_no_file_and_keeps_the_one_before(suffix, tmp_path):
         pytest.importorskip("av")
     path = tmp_path / f"out{suffix}"
     path.write_text("before")
-    with pytest.raises(UserError, match="but gave NoneType"):
+    with pytest.raises(UserError, match="but returned NoneType"):
         _record(path, [_frames()[0], None])
     assert path.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == [path.name]
@@ -79,9 +79,9 @@ def test_a_failure_leaves_no_file_and_keeps_the_one_before(suffix, tmp_path):
 @pytest.mark.parametrize(
     ("frame", "what"),
     [
-        (None, "gave NoneType"),
-        (np.zeros((40, 60, 3)), r"gave float64 \(40, 60, 3\)"),
-        (np.zeros((40, 60), np.uint8), r"gave uint8 \(40, 60\)"),
+        (None, "returned NoneType"),
+        (np.zeros((40, 60, 3)), r"returned float64 \(40, 60, 3\)"),
+        (np.zeros((40, 60), np.uint8), r"returned uint8 \(40, 60\)"),
         (np.zeros((41, 60, 3), np.uint8), r"one size, but after \(40, 60, 3\) came \(41, 60, 3\)"),
     ],
 )

@@ -111,8 +111,8 @@ def test_a_run_scaled_by_hand_has_the_bits_of_one_that_was_planned(planned, tmp_
     result, told = train(settings_of(folder), asking(folder, step_512=8, step_1280=3))
     assert result.status == "finished"
     assert told[:2] == [
-        "As requested: from step 512 on, 8 environments in place of 4.",
-        "As requested: from step 1,280 on, 3 environments in place of 8. The unfinished episodes of the last 5 end as "
+        "As requested: from step 512 on, 8 environments instead of 4.",
+        "As requested: from step 1,280 on, 3 environments instead of 8. The unfinished episodes of the last 5 end as "
         "truncated.",
     ]
     assert torch.equal(weights(folder), weights(planned))
@@ -130,7 +130,7 @@ def test_a_run_scaled_by_hand_has_the_bits_of_one_that_was_planned(planned, tmp_
 def test_who_steps_the_environments_changes_no_bit(planned, tmp_path):
     config = settings_of(tmp_path, n_envs_schedule=SCHEDULE, vec_env="parallel", n_workers=4)
     _, told = train(config)
-    assert told[0] == "By n_envs_schedule: from step 512 on, 8 environments in place of 4."
+    assert told[0] == "By n_envs_schedule: from step 512 on, 8 environments instead of 4."
     assert told[1].endswith("n_workers is 4, but each environment has at most one worker: now 3.")
     assert torch.equal(weights(tmp_path), weights(planned))
 
@@ -193,7 +193,7 @@ def test_what_was_requested_survives_a_resumption(planned, tmp_path):
 def test_two_changes_at_one_step_with_an_end_in_between_repeat_what_was_recorded(tmp_path):
     class Ending(Told):
         def say(self, sentence):
-            if "in place of" in sentence:
+            if "instead of" in sentence:
                 raise RuntimeError("it ended here")
 
     folder, again = tmp_path / "ended", tmp_path / "again"
@@ -229,7 +229,7 @@ from tests.runs.training.test_env_scaling import *
 folder = Path({str(tmp_path)!r})
 class Killing(Told):
     def say(self, sentence):
-        if "in place of" in sentence:
+        if "instead of" in sentence:
             os.kill(os.getpid(), signal.SIGKILL)
 config = settings_of(folder)
 Run(config, make_task(config), sinks=[asking(folder, step_512=8)], listener=Killing()).train()
@@ -290,7 +290,7 @@ def test_a_request_that_is_made_twice_is_met_once_and_of_two_the_later_one_count
 
     _, told = train(settings_of(tmp_path, total_timesteps=1000), At(step_256=twice), asking(tmp_path, step_512=8))
     assert told[:2] == [
-        "As requested: from step 256 on, 8 environments in place of 4.",
+        "As requested: from step 256 on, 8 environments instead of 4.",
         "As requested: still 8 environments.",
     ]
     assert load_checkpoint(tmp_path / "latest.pt")["config"]["n_envs_schedule"] == {256: 8}
@@ -300,10 +300,10 @@ def test_a_request_counts_until_the_schedule_names_a_later_step(tmp_path):
     config = settings_of(tmp_path, n_envs_schedule={256: 8, 800: 4})
     _, told = train(config, asking(tmp_path, step_256=2, step_512=2))
     assert told[0] == (
-        "As requested: from step 256 on, 2 environments in place of 4. The unfinished episodes of the last 2 end as "
+        "As requested: from step 256 on, 2 environments instead of 4. The unfinished episodes of the last 2 end as "
         "truncated. From step 800 on, n_envs_schedule has 4."
     )
-    assert told[2].startswith("By n_envs_schedule: from step 832 on, 4 environments in place of 2.")
+    assert told[2].startswith("By n_envs_schedule: from step 832 on, 4 environments instead of 2.")
     assert load_checkpoint(tmp_path / "latest.pt")["config"]["n_envs_schedule"] == {256: 2, 800: 4}
 
 
@@ -440,7 +440,7 @@ def test_a_change_waits_until_the_episodes_of_a_lost_worker_are_reported(tmp_pat
     assert [row["time/n_envs"] for row in rows(tmp_path)] == [4, 4, 4, 8, 8]
     assert rows(tmp_path)[2]["rollout/n_worker_restarts"] == 1
     assert "was killed by SIGKILL" in told[0]
-    assert "from step 384 on, 8 environments in place of 4" in told[1]
+    assert "from step 384 on, 8 environments instead of 4" in told[1]
 
 
 @pytest.mark.slow

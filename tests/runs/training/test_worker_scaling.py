@@ -277,7 +277,7 @@ def test_after_some_failures_the_choice_is_left_alone(envs, schedule):
     envs.error = OSError(11, "Resource temporarily unavailable")
     for number in range(20):
         scaling(Trainer, Told(number * 30))
-    assert [sentence.partition(",")[0] for sentence in said] == ["Still 1 worker"] * 2 + ["Staying with 1 worker"]
+    assert [re.split("[,;]", sentence)[0] for sentence in said] == ["Still 1 worker"] * 2 + ["Staying with 1 worker"]
     assert envs.num_workers == 1
     envs.error = None
     scaling.request("dynamic")

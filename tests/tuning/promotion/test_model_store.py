@@ -177,7 +177,7 @@ def test_rolling_back_passes_over_versions_that_were_deleted(store):
         promote(store, text)
     shutil.rmtree(store.folder / "v2")
     shutil.rmtree(store.folder / "v3")
-    with pytest.raises(UserError, match=r"names v3, which is not there.*ml-pipeline rollback eurusd"):
+    with pytest.raises(UserError, match=r"names v3, which does not exist.*ml-pipeline rollback eurusd"):
         resolved(store.folder / "current")
     assert store.deployed() is None
     assert store.roll_back().after == 1
@@ -246,7 +246,7 @@ def test_current_that_names_no_version_is_told(store):
     promote(store)
     (store.folder / "current").unlink()
     (store.folder / "current").symlink_to("../../elsewhere")
-    with pytest.raises(UserError, match="which is no version"):
+    with pytest.raises(UserError, match="which is not a version"):
         promote(store, "second")
     with pytest.raises(UserError, match=r"which is not a version; choose one with .* --to vN"):
         store.roll_back()
@@ -406,5 +406,5 @@ def test_a_version_that_is_a_link_is_none(store, tmp_path):
     (store.folder / "current").unlink()
     write_link(store.folder / "current", 2)
     assert store.deployed() is None
-    with pytest.raises(UserError, match="names v2, which is not there"):
+    with pytest.raises(UserError, match="names v2, which does not exist"):
         resolved(store.folder / "current")

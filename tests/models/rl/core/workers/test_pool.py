@@ -213,7 +213,7 @@ def test_a_reply_that_the_trainer_cannot_open_is_told_and_harmless(on_worker_fai
     with ParallelEnv([SendingEnv] * 3, num_workers=2, on_worker_failure=on_worker_failure) as envs:
         envs.reset(seed=0)
         with pytest.raises(
-            ReplyNotReadableError, match=r"Worker 1 \(environment 2\) sent .* its step .*no such module"
+            ReplyNotReadableError, match=r"Worker 1 \(environment 2\) sent a reply to step .*no such module"
         ):
             envs.step([0, 0, 1])
         assert not envs.closed
