@@ -1,12 +1,12 @@
-"""Checkpoints on disk: a power cut leaves the old one or the new one, and reading one runs no code of its own.
+"""Checkpoints on disk: a power cut leaves the old or the new one, and reading one runs no code from the file.
 
-States of environments that can only be pickled lie in a file beside their checkpoint, never in it. Opening a pickle
-runs the code that it names. So the file is opened only if a run of this user wrote it, as its signature shows, or if
-the user says so. The checkpoint holds the digest of the file that belongs to it, and the file's name holds the
-beginning of the digest: a run that is killed between the two leaves the checkpoint before, whole, with its own file.
+Environment states that can only be pickled are stored in a separate file next to the checkpoint. Opening a pickle
+runs the code that it names. So that file is opened only if its signature shows that a run of this user wrote it, or if
+the user trusts it. The checkpoint holds the digest of its pickle file, and the file's name starts with that digest: a
+run killed between the two writes keeps its previous checkpoint with the matching file.
 
-The file: a line for people and programs, the signature or a dash, and the body, which the signature and the digest are
-of: a line with the size of each pickle in bytes, and the pickles one after another.
+File format: a header line, a line with the signature or a dash, and the body. The body is a line with the size of each
+pickle in bytes, then the pickles. Signature and digest cover the body.
 """
 
 import contextlib
@@ -41,15 +41,15 @@ from ml_pipeline.trading.trained_state import as_saved
 
 FORMAT = "ml-pipeline checkpoint"
 VERSION = 3
-"""Raised whenever an older program's checkpoints no longer mean the same here."""
+"""Increased when the meaning of checkpoints changes."""
 
 _LONGEST_REASON = 300
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors and plain values to `path`, whole or not at all; what was there stays until the new one is safe.
+    """Write tensors and plain values to `path` atomically; an existing file stays until the new one is safe.
 
-    Raises UserError where the folder cannot be written or the disk is full.
+    Raises UserError if the folder cannot be written or the disk is full.
     """
     with writing(path), written_whole(path) as file:
         torch.save({"format": FORMAT, "version": VERSION, **state}, file)
@@ -57,7 +57,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 @contextmanager
 def writing(checkpoint: Path) -> Iterator[None]:
-    """Within the block, which writes a checkpoint, what a disk or a folder refuses is one sentence, a UserError."""
+    """Turn disk and folder errors in the block, which writes a checkpoint, into a one-line UserError."""
     try:
         yield
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
@@ -66,7 +66,7 @@ def writing(checkpoint: Path) -> Iterator[None]:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """What `save_checkpoint` was given. Raises UserError where there is none, or it is cut short or something else."""
+    """The state that `save_checkpoint` wrote. Raises UserError if the file is missing, truncated or another kind."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; name a checkpoint in it, such as {path / LATEST_CHECKPOINT}.")
     if not path.is_file():
@@ -84,7 +84,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise
     except PermissionError as error:
         raise UserError(f"{path} cannot be read: {_reason(error)}.") from error
-    except Exception as error:  # what torch raises on a file that is none of its own depends on its bytes
+    except Exception as error:  # for a foreign file, the exception type depends on its bytes
         raise UserError(
             f"{path} cannot be read as a checkpoint: it is truncated, damaged or another kind of file."
         ) from error
@@ -102,9 +102,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def reading(checkpoint: Path) -> Iterator[None]:
-    """Within the block, which uses what a checkpoint holds, an error about what it lacks is one sentence, a UserError.
+    """Turn errors in the block, which uses a loaded checkpoint, into a one-line UserError.
 
-    A shape of weights that does not fit, and a value of another type, too.
+    Covers missing entries, weights of the wrong shape and values of the wrong type.
     """
     try:
         yield
@@ -113,7 +113,7 @@ def reading(checkpoint: Path) -> Iterator[None]:
     except (UserError, VectorEnvError) as error:
         if "\n" not in str(error) or not isinstance(error, UserError):
             raise
-        raise _unusable(checkpoint, str(error)) from error  # it quotes a value that is no setting
+        raise _unusable(checkpoint, str(error)) from error  # it quotes an invalid value
     # torch raises RuntimeError for other shapes; values of other types may break anything that uses them.
     except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         missing = isinstance(error, KeyError)
@@ -128,21 +128,21 @@ def _unusable(checkpoint: Path, reason: str) -> UserError:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
-    return "the disk is full, or only part of it was written"  # all that torch tells is a position in its archive
+    return "the disk is full, or only part of it was written"  # torch reports only a position in its archive
 
 
 _FIRST_LINE = b"ml-pipeline pickled environments 2"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 PICKLES = "pickled_environments"
-"""What a checkpoint knows of its file: {"digest"}; None or absent where it has none."""
+"""Key of a checkpoint's pickle file: {"digest"}; None or absent without one."""
 
 
 class NotOpened(Exception):
-    """The file of a checkpoint was not opened; says why."""
+    """The pickle file was not opened; the message says why."""
 
 
 def split_pickles(trainer_state: Mapping[str, Any]) -> tuple[dict[str, Any], list[PickledState]]:
-    """The state of a trainer without its pickles, in whose places it has None, and the pickles."""
+    """The trainer state with None in place of each pickle, and the pickles."""
     states: Sequence[Any] = trainer_state.get("environments") or ()
     pickles = [state for state in states if isinstance(state, PickledState)]
     if not pickles:
@@ -152,9 +152,9 @@ def split_pickles(trainer_state: Mapping[str, Any]) -> tuple[dict[str, Any], lis
 
 
 def write_pickles(checkpoint: Path, pickles: Sequence[PickledState]) -> str | None:
-    """Write the file of a checkpoint that is about to be written; return why it is unsigned, None where it is signed.
+    """Write the pickle file of a checkpoint, before the checkpoint; return why it is unsigned, None if signed.
 
-    Raises OSError where it cannot be written.
+    Raises OSError if it cannot be written.
     """
     body = _body(pickles)
     signature, unsigned = "-", None
@@ -168,21 +168,21 @@ def write_pickles(checkpoint: Path, pickles: Sequence[PickledState]) -> str | No
 
 
 def remove_old_pickles(checkpoint: Path, trainer_state: Mapping[str, Any]) -> None:
-    """Remove the files of earlier checkpoints in the place of this one, which is written."""
+    """Remove the pickle files of earlier checkpoints at this path."""
     known = trainer_state.get(PICKLES)
     kept = _path(checkpoint, known["digest"]) if known else None
     ours = re.compile(rf"environments-{re.escape(checkpoint.stem)}-[0-9a-f]{{12}}\.pkl(\.tmp)?")
-    with contextlib.suppress(OSError):  # what stays costs space alone
+    with contextlib.suppress(OSError):  # leftovers only cost space
         for path in checkpoint.parent.iterdir():
             if path != kept and ours.fullmatch(path.name):
                 path.unlink()
 
 
 def join_pickles(trainer_state: Mapping[str, Any], folder: Path, *, trusted: bool) -> dict[str, Any]:
-    """The state of a trainer with the pickles that belong to it, which lie in `folder`.
+    """The trainer state with its pickles, read from `folder`.
 
-    trusted: also open what no run of this user signed. Raises NotOpened where the file is missing, another one, or not
-    to be opened; KeyError, TypeError or ValueError where the state is none.
+    trusted: also open a file that no run of this user signed. Raises NotOpened if the file is missing, does not match
+    or is not trusted; KeyError, TypeError or ValueError if the state is malformed.
     """
     known = trainer_state.get(PICKLES)
     if not known:
@@ -223,7 +223,7 @@ def _path(checkpoint: Path, digest: str) -> Path:
 
 
 def _body(pickles: Sequence[PickledState]) -> bytes:
-    """The sizes stand in what is signed: nobody else may say where a pickle begins."""
+    """The signature covers the sizes, so pickle boundaries cannot be forged."""
     return b" ".join(b"%d" % len(each) for each in pickles) + b"\n" + b"".join(pickles)
 
 
@@ -237,21 +237,21 @@ def _digest(body: bytes) -> str:
 
 
 def _signed(body: bytes) -> bytes:
-    """What is signed: the key may come to sign other things, which must not pass for pickles."""
+    """The signed bytes; the first line separates them from other uses of the key."""
     return _FIRST_LINE + b"\n" + body
 
 
 class Checkpoints:
-    """Writes and reads the checkpoints of the run in a folder; states of environments that are pickles lie beside them.
+    """Writes and reads the checkpoints of a run folder, and the pickle files next to them.
 
-    say: told, once, where such pickles cannot be signed.
+    say: called once if pickles cannot be signed.
     """
 
     def __init__(
         self, folder: Path, task_state: Callable[[], dict[str, Any]], say: Callable[[str], None], *, ranks: RankContext
     ) -> None:
-        """task_state: what the policy depends on besides its weights, see `Task.state`. ranks: call `load` and `save`
-        together; the first alone reads and writes, and has the folder."""
+        """task_state: see `Task.state`. ranks: all call `load` and `save` together; only the first reads and writes,
+        and has the folder."""
         self._folder = folder
         self._task_state = task_state
         self._say = say
@@ -261,15 +261,15 @@ class Checkpoints:
         self._first_has_best = False
 
     def require_folder(self) -> None:
-        """Raise UserError where the run folder is no longer the one that the run began in."""
+        """Raise UserError if the run folder was deleted, moved or replaced."""
         if self._identity is not None:
             self._identity.require()
 
     def load(self, checkpoint: Path, *, trusted: bool) -> Mapping[str, Any]:
-        """What `save` wrote, with the states of the environments where they may be opened.
+        """The state that `save` wrote, with environment states if they may be opened.
 
-        trusted: open also what can run code, though no run of this user wrote it. Raises UserError for a checkpoint of
-        other market data.
+        trusted: also open pickles that no run of this user wrote. Raises UserError if the checkpoint is of other market
+        data.
         """
         known = self._ranks.first("the checkpoint", lambda: (self._read(checkpoint, trusted=trusted), self.has_best()))
         saved: Mapping[str, Any]
@@ -292,20 +292,20 @@ class Checkpoints:
             return {**saved, "trainer": trainer}
 
     def has_best(self) -> bool:
-        """Whether best.pt is there; on a rank that does not have the folder, whether it was when it was loaded."""
+        """Whether best.pt exists; on a rank without the folder, whether it existed at the last load."""
         return self._first_has_best if self._identity is None else (self._folder / BEST_CHECKPOINT).is_file()
 
     def load_best(self, policy: TrainedPolicy) -> None:
-        """Let the policy be the best so far; where best.pt is gone, it stays as it is."""
+        """Load the best weights into the policy; without best.pt it is unchanged."""
         best = self._folder / BEST_CHECKPOINT
         if self.has_best():
             with reading(best):
                 policy.load_state_dict(load_checkpoint(best)["trainer"]["policy"])
 
     def save(self, name: str, trainer: Trainer, run_state: Mapping[str, Any]) -> None:
-        """Write a checkpoint of this name: the trainer, what its policy depends on, and `run_state`.
+        """Write a checkpoint of this name: the trainer, the task's state and `run_state`.
 
-        Raises UserError where the folder is gone or cannot be written; the checkpoint before it is then untouched.
+        Raises UserError if the folder is gone or cannot be written; the previous checkpoint is then untouched.
         """
         state = trainer.state_dict()
         self._ranks.first(f"the writing of {name}", lambda: self._write(name, state, run_state))
@@ -333,29 +333,29 @@ class Checkpoints:
 
 
 REPLAY = "replay"
-"""A large part of a trainer's state that only going on needs: the transitions that it learns from again."""
+"""Key of the replay buffer in a trainer's state: large, and needed only to resume."""
 
 
 def trained_steps(trainer_state: Mapping[str, Any]) -> int:
-    """For how many environment steps the trainer of a state had trained. Raises KeyError where it is none."""
+    """Environment steps trained so far. Raises KeyError if this is not a trainer state."""
     return int(trainer_state.get("collector", trainer_state)["global_step"])
 
 
 def without_replay(trainer_state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state without what only going on needs."""
+    """The state without the replay buffer."""
     return {name: part for name, part in trainer_state.items() if name != REPLAY}
 
 
 def settings_kept(config: TrainConfig) -> dict[str, object]:
-    """What a checkpoint holds: all settings but those of who computes."""
+    """The settings to store in a checkpoint: all but `OF_LAUNCH`."""
     return {name: value for name, value in flatten(config).items() if name not in OF_LAUNCH}
 
 
 @contextmanager
 def resume_hint(folder: Path, has_trained: Callable[[], bool]) -> Iterator[None]:
-    """Add a note on how to resume to an error that breaks down training in the block, if it has trained before.
+    """Add a note on how to resume to an error that ends training in the block.
 
-    A run that failed in its first `reset()` has nothing to go on from.
+    Adds none if nothing was trained yet, as after a failed first `reset()`.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Finds the run to resume or to backtest among earlier ones, and tells with which settings it goes on."""
+"""Finds the earlier run to resume or to backtest, and the settings to continue it with."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -16,17 +16,17 @@ from ml_pipeline.runs.settings_file import StartedWith, read_settings_file, runs
 from ml_pipeline.runs.train_config import TrainConfig, layered, settings_in, train_config
 from ml_pipeline.trading.settings import TradingConfig
 
-# What a resumed run keeps, besides its market: its environments, and what its policy and its rollouts are made of.
+# A resumed run keeps these, and its market: its environments, and the structure of policy and rollouts.
 KEPT = frozenset({
     "algorithm", "algorithm_kwargs", "env_id", "env_kwargs", "wrappers", "frame_stack", "atari", "n_envs", "vec_env",
     "seed", "n_steps", "hidden_sizes", "value_hidden_sizes", "activation", "normalize_obs", "clip_obs",
     "normalize_update", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "share_encoder",
     "memory", "memory_size", "init_from",
 })  # fmt: skip
-# What it may change: its length, who steps the environments, how often it saves and evaluates, and how it learns.
+# It may change these: its length, its workers, how often it saves and evaluates, and how it learns.
 MAY_CHANGE = frozenset({
     "iterations", "total_timesteps", "stop_at_return", "stop_on_plateau",
-    "n_envs_schedule",  # of what lies ahead
+    "n_envs_schedule",  # of future steps
     "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure", "device",
     "checkpoint_dir", "checkpoint_interval", "eval_interval", "eval_episodes",
     "tensorboard", "tensorboard_dir", "wandb", "sink", *OF_LAUNCH,
@@ -36,14 +36,14 @@ MAY_CHANGE = frozenset({
     "sequence_length",
 })  # fmt: skip
 _INSTEAD = {"n_envs": "change it with --n-envs-schedule STEP:N, or by a request while the run trains"}
-# What makes a market another task, so that `--resume auto` looks for another run; all else is a changed setting.
+# A change of these is another task, so `--resume auto` looks for another run.
 _OF_MARKET = ("data", "symbols", "features")
 
 
 def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
-    """The settings to continue a checkpoint with: its own, its folder as the run folder, and `changes` to them by name.
+    """The settings to continue a checkpoint with: its own, with its folder as the run folder, and `changes` applied.
 
-    Raises UserError where the checkpoint cannot be used, or where a change would make it another run.
+    Raises UserError if the checkpoint cannot be used, or if a resumed run cannot make a change.
     """
     earlier, (start, under_way) = _settings_and_place(checkpoint)
     changes = _with_own_names(earlier, layered(changes))
@@ -69,8 +69,8 @@ def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
 def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
     """The checkpoint that --resume names: a file, or the latest of a run folder.
 
-    With "auto" it is the latest in the given `checkpoint_dir` or, without one, in the newest run of the task that is
-    given; None where there is none yet. Raises UserError where a path holds no checkpoint, or one that cannot be read.
+    "auto": the latest in the given `checkpoint_dir` or else in the newest run of the given task; None if there is none
+    yet. Raises UserError if a path holds no checkpoint, or an unreadable one.
     """
     if resume == "auto":
         folder = given.get("checkpoint_dir")
@@ -85,10 +85,10 @@ def find_checkpoint(resume: str, given: Mapping[str, Any]) -> Path | None:
 
 
 def newest_run_of(path: Path) -> tuple[Path, StartedWith]:
-    """The folder of the newest run that was started with what a settings file holds, and how it was started.
+    """The folder of the newest run started with the content of a settings file, and how it was started.
 
-    A run that remembers no file, as one started from Python, must have exactly these settings. Raises UserError if
-    there is no such run, or if a newer one cannot be read.
+    A run without a recorded file, such as one started from Python, must have exactly these settings. Raises UserError
+    if there is no such run, or if a newer one cannot be read.
     """
     settings, file = read_settings_file(path)
     config = train_config(layered(settings))
@@ -112,7 +112,7 @@ def newest_run_of(path: Path) -> tuple[Path, StartedWith]:
 
 
 def auto_notice(checkpoint: Path | None, given: Mapping[str, Any]) -> str:
-    """What --resume auto found, in a sentence."""
+    """The result of --resume auto, as a sentence."""
     if checkpoint is not None:
         return f"Resuming the run in {shown_path(checkpoint.parent)}."
     env_id, folder = given.get("env_id"), given.get("checkpoint_dir")
@@ -121,7 +121,7 @@ def auto_notice(checkpoint: Path | None, given: Mapping[str, Any]) -> str:
 
 
 def _latest_checkpoints(folder: Path | None, *elsewhere: Path) -> list[Path]:
-    """Those of a run folder, or of all that are in checkpoints/, and of folders elsewhere, the newest first."""
+    """The latest.pt of one run folder, or of all in checkpoints/, and of `elsewhere`, newest first."""
     paths = [folder / LATEST_CHECKPOINT] if folder else runs_folder().glob(f"*/{LATEST_CHECKPOINT}")
     every = {path.absolute() for path in (*paths, *(each / LATEST_CHECKPOINT for each in elsewhere))}
     found = [path for path in every if path.is_file()]
@@ -129,7 +129,7 @@ def _latest_checkpoints(folder: Path | None, *elsewhere: Path) -> list[Path]:
 
 
 def _is_same_task(checkpoint: Path, given: Mapping[str, Any]) -> bool:
-    """Whether the run of a checkpoint is of the environment or the market that is given, as far as one is."""
+    """Whether a checkpoint is of the given environment or market; True if none is given."""
     earlier = _settings_among_runs(checkpoint, "Name the run to resume instead of auto.")
     is_trading = given.get("env_id") is None
     if ("env_id" in given or _market_settings(given)) and earlier["env_id"] != given.get("env_id"):
@@ -142,20 +142,20 @@ def _market_settings(given: Mapping[str, Any]) -> list[str]:
 
 
 def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """What is given for a resumed run but would make it another: not its length, its workers or its learning rate."""
+    """The given settings that a resumed run must keep but that differ from its own."""
     kept = {*earlier} & {*KEPT, *_market_settings(given)} & {*given}
     vec_env = {"vec_env": OWN_VEC_ENVS.get(str(given.get("vec_env")), given.get("vec_env"))}
     return sorted(name for name in kept if earlier[name] != {**given, **vec_env}[name])
 
 
 def _different(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
-    """All that two runs differ in, but for their folders and who computes."""
+    """The settings that differ, except the folder and `OF_LAUNCH`."""
     compared = {*earlier} & {*given} - {"checkpoint_dir", *OF_LAUNCH}
     return [name for name in compared if earlier[name] != given[name]]
 
 
 def _with_own_names(earlier: Mapping[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Changes whose algorithm_kwargs stand beside those of the earlier run, under the names that it keeps."""
+    """Changes with algorithm_kwargs merged into those of the earlier run, under its names."""
     name = earlier["algorithm"]
     if name == OWN or changes.get("algorithm", name) != name or not changes.get("algorithm_kwargs"):
         return changes
@@ -166,7 +166,7 @@ def _with_own_names(earlier: Mapping[str, Any], changes: dict[str, Any]) -> dict
 
 
 def _settings_among_runs(checkpoint: Path, remedy: str) -> dict[str, Any]:
-    """`_settings_of_run` of a run that nobody named; a UserError says how to name one."""
+    """`_settings_of_run` of a run found by search; a UserError adds `remedy`."""
     try:
         return _settings_of_run(checkpoint)
     except UserError as error:
@@ -174,17 +174,16 @@ def _settings_among_runs(checkpoint: Path, remedy: str) -> dict[str, Any]:
 
 
 def _settings_of_run(checkpoint: Path) -> dict[str, Any]:
-    """The settings of an earlier start, which goes on where the checkpoint is now, even if it was moved.
+    """The settings in a checkpoint, with its current folder as the run folder, even if it was moved.
 
-    They come from the checkpoint alone: config.yaml beside it is for reading.
+    Does not read config.yaml, which is for people.
     """
     return _settings_and_place(checkpoint)[0]
 
 
 def _settings_and_place(checkpoint: Path) -> tuple[dict[str, Any], tuple[int, bool]]:
-    """The settings, and the global step at which the next iteration begins, or began if it is under way, which comes
-    second."""
-    # Takes torch, which only a resumption needs.
+    """The settings, and (the global step at which the next or current iteration begins, whether it has begun)."""
+    # Imports torch, which only a resumed run needs.
     from ml_pipeline.runs.checkpoint import load_checkpoint, reading
 
     saved = load_checkpoint(checkpoint)
@@ -193,6 +192,6 @@ def _settings_and_place(checkpoint: Path) -> tuple[dict[str, Any], tuple[int, bo
         collector = saved["trainer"].get("collector")
         if collector is None:
             return settings, (0, False)
-        n_done = collector["buffer"]["position"] or 0  # steps of the rollout under way
+        n_done = collector["buffer"]["position"] or 0  # steps of the current rollout
         start = collector["global_step"] - n_done * len(collector["episodes"]["returns"])
         return settings, (start, collector["buffer"].get("noise") is not None)  # drawn when a rollout begins

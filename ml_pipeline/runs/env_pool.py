@@ -1,4 +1,4 @@
-"""`EnvPool`: a limit on the environments that runs and trials have at once."""
+"""`EnvPool`: a limit on the concurrent environments of runs and trials."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -21,17 +21,17 @@ from ml_pipeline.runtime.env_limit import (
 )
 
 _MANY_ENVS = 1_000_000
-"""Environments of runs that nobody limits."""
+"""The limit for runs without one."""
 
 
 class EnvPool:
-    """A limit on environments, for the processes of this machine that share it.
+    """A limit on environments, shared by processes of this machine.
 
-    max_concurrent_envs: how many environments may be leased at once, all in all.
+    max_concurrent_envs: how many environments may be leased at once, in total.
 
     A process whose environment variable ML_PIPELINE_ENV_POOL holds `address` counts the environments of its worker
-    processes here. A lease that does not fit waits, in the order of asking. The leases of a killed process are taken
-    back. The limit ends with this object and with this process; environments then go on.
+    processes here. A lease that does not fit waits, first come, first served. The leases of a killed process are
+    released. The limit ends with this object or this process; leased environments keep running.
 
     >>> import gymnasium
     >>> with EnvPool(max_concurrent_envs=4) as pool:
@@ -42,7 +42,7 @@ class EnvPool:
     """
 
     def __init__(self, max_concurrent_envs: int = 8) -> None:
-        """Raises UserError if there can be no file for it."""
+        """Raises UserError if its file cannot be written."""
         if max_concurrent_envs < 1:
             raise UserError(f"max_concurrent_envs must be at least 1, but got {max_concurrent_envs}.")
         self._made_by = os.getpid()
@@ -59,22 +59,22 @@ class EnvPool:
         wait_s: float = DEFAULT_WAIT_S,
         **options: Any,
     ) -> ParallelEnv:
-        """A `ParallelEnv` that counts here until it is closed. options: as of ParallelEnv.
+        """A `ParallelEnv` that counts here until it is closed. options: passed to ParallelEnv.
 
-        Raises LeaseRefused, a UserError, if there is no room within `wait_s`; says who holds how many.
+        Raises LeaseRefused, a UserError, if there is no room within `wait_s`; it lists the holders.
         """
         with leasing(EnvLeases(self.address, wait_s=wait_s, is_required=True)):
             return ParallelEnv(env_fns, num_workers=num_workers, **options)
 
     def state(self) -> EnvPoolState:
-        """What it does now. Raises UserError if it is closed."""
+        """Its current state. Raises UserError if it is closed."""
         try:
             return limit_state(self.address)
         except LeaseRefused as error:
             raise UserError(f"The pool of environments {self.address} is closed.") from error
 
     def close(self) -> None:
-        """Ends the limit; environments that are leased go on. May be called twice."""
+        """End the limit; leased environments keep running. May be called twice."""
         if self._made_by == os.getpid():
             end_limit(self.address)
 
@@ -88,9 +88,9 @@ class EnvPool:
 
 
 def pool_for_runs(max_concurrent_envs: int | None, say: Callable[[str], None]) -> EnvPool | None:
-    """The pool that several runs share; None, and a sentence, if it cannot be made.
+    """The pool that several runs share; if it cannot be made, says so and returns None.
 
-    max_concurrent_envs: None if nobody limits them.
+    max_concurrent_envs: None for no limit.
     """
     try:
         return EnvPool(max_concurrent_envs=max_concurrent_envs or _MANY_ENVS)

@@ -1,4 +1,4 @@
-"""A run folder: what its files are called, and where it is made."""
+"""A run folder: the names of its files, and where it is made."""
 
 import re
 import time
@@ -12,17 +12,17 @@ SETTINGS_FILE = "config.yaml"
 LATEST_CHECKPOINT = "latest.pt"
 BEST_CHECKPOINT = "best.pt"
 FEATURE_WARNINGS_FILE = "feature_warnings.json"
-"""What is doubtful about the features that a run trades by: see `training.files.feature_warnings`."""
+"""Doubts about the features that a run trades on: see `training.files.feature_warnings`."""
 OUTPUT_FILE = "output.log"
-"""What the process of a run printed, where a service started it."""
+"""Output of the process of a run that a service started."""
 BEGAN_IN_NAME = re.compile(r"-\d{4}(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)(-[0-9a-f]{6})?(?=$|-)")
-"""The time in the name of a run that was not named by its user, and the random end that the service adds."""
+"""The time in a default run name, and the random suffix that the service adds."""
 
 
 def runs_folder() -> Path:
-    """Where runs are written: checkpoints/ of the working directory or, anywhere in this repository, of the repository.
+    """Where runs are written: checkpoints/ in the working directory or, inside this repository, in its root.
 
-    Raises UserError where the working directory was deleted.
+    Raises UserError if the working directory was deleted.
     """
     repository = Path(__file__).resolve().parents[2]
     try:
@@ -34,12 +34,12 @@ def runs_folder() -> Path:
 
 
 def root_of_runs(named: Path | None) -> Path:
-    """The folder of runs that a flag names, as an absolute path; `runs_folder()` where it names none."""
+    """The folder of runs named by a flag, as an absolute path; `runs_folder()` for None."""
     return (runs_folder() if named is None else named.expanduser()).absolute()
 
 
 def make_new_folder(task_name: str) -> Path:
-    """Make a folder for a run and return it; no other process gets the same one. Raises UserError where it cannot."""
+    """Make a folder for a run and return it; no other process gets the same one. Raises UserError on failure."""
     name = f"{task_name}-{time.strftime('%Y%m%d-%H%M%S')}"
     for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
         folder = runs_folder() / f"{name}{suffix}"
@@ -57,14 +57,14 @@ def make_new_folder(task_name: str) -> Path:
 
 
 class FolderIdentity:
-    """Tells whether the folder at a path is still the one that was there first."""
+    """Checks that the folder at a path is still the original one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._identity = self._now()
 
     def require(self) -> None:
-        """Raise UserError where the folder was deleted, moved or replaced."""
+        """Raise UserError if the folder was deleted, moved or replaced."""
         if self._now() != self._identity:
             raise UserError(
                 f"The run folder {self._folder} was deleted, moved or replaced while the run wrote it, so nothing more "
@@ -82,7 +82,7 @@ class FolderIdentity:
 
 @contextmanager
 def report_folder(folder: Path) -> Iterator[None]:
-    """A folder to write a report into within the block. Raises UserError where it cannot be made or written."""
+    """Make a folder for a report, written in the block. Raises UserError if it cannot be made or written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         refuse_links(folder)
@@ -94,7 +94,7 @@ def report_folder(folder: Path) -> Iterator[None]:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise UserError where a file of a run folder is a symbolic link: what is written would land elsewhere."""
+    """Raise UserError if a file in a run folder is a symbolic link: writes would land elsewhere."""
     for path in sorted(folder.iterdir()):
         if path.is_symlink():
             raise UserError(f"{path} is a link to {path.readlink()}, but a run writes only into its folder; remove it.")

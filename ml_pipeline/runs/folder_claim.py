@@ -1,6 +1,6 @@
-"""A run folder has one writer: `FolderClaim` makes this process the one, or refuses.
+"""A run folder has one writer: `FolderClaim` makes this process the writer, or raises.
 
-Others record that a run waits, that it starts, and an end that its writer cannot record.
+The `record_*` functions record a queued or starting run, and an end that its writer cannot record.
 """
 
 import contextlib
@@ -24,20 +24,20 @@ from ml_pipeline.runs.state import (
 )
 from ml_pipeline.runtime.process_identity import ProcessIdentity, is_alive, this_process
 
-_claimed: set[Path] = set()  # the folders that runs of this process write
+_claimed: set[Path] = set()  # run folders that this process writes
 
 
 class FolderInUse(UserError):
-    """Another run writes this folder, or may do so on a machine that cannot be asked."""
+    """Another run writes this folder, or may do so on another machine."""
 
 
 def check_not_written(folder: Path) -> None:
-    """Raise FolderInUse, which names the writer, where a process writes this run folder or may do so."""
+    """Raise FolderInUse, naming the writer, if a process writes or may write this run folder."""
     state = stored_state(folder)
     if state is None or state.status != "running":
         return
     if state.writer == _this_writer() and folder.resolve() not in _claimed:
-        return  # a run of this process that could not record its end, or of the ranks before these
+        return  # an earlier run of this process or its ranks that could not record its end
     alive = is_alive(state.writer)
     who = f"process {state.writer.pid} on {state.writer.host}, since {state.began}"
     if alive is None:
@@ -50,15 +50,15 @@ def check_not_written(folder: Path) -> None:
 
 
 class FolderClaim:
-    """A run folder while this process is its only writer; made if it is missing.
+    """A run folder, created if missing, while this process is its only writer.
 
-    Ended by `end`, which records how the run ended, or by `abandon`, which leaves no trace.
+    Finish with `end`, which records how the run ended, or `abandon`, which leaves no trace.
     """
 
     def __init__(self, folder: Path, *, made: bool = False) -> None:
         """made: whether the folder was just made for this run.
 
-        Raises FolderInUse where another run writes the folder, and UserError where it cannot be made or written.
+        Raises FolderInUse if another run writes the folder, UserError if it cannot be made or written.
         """
         self.folder = folder
         self._state = RunState(status="running", writer=_this_writer(), began=utc_now())
@@ -69,7 +69,7 @@ class FolderClaim:
             for each in reversed(made_here):
                 undo.callback(_remove_if_empty, each)
             if made_here:
-                undo.callback(_remove, folder / LOCK_FILE)  # where the claim broke off
+                undo.callback(_remove, folder / LOCK_FILE)  # if the claim fails
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -85,9 +85,9 @@ class FolderClaim:
     def end(
         self, status: Status, reason: str | None, *, global_step: int, iterations: int, best_score: float | None
     ) -> None:
-        """Record how the run ended, unless somebody took the folder over by deleting its state.
+        """Record how the run ended, unless its state was deleted and another run took the folder over.
 
-        Raises UserError where the file cannot be written.
+        Raises UserError if the file cannot be written.
         """
         ended = replace(
             self._state,
@@ -103,15 +103,15 @@ class FolderClaim:
                 write_state(self.folder, ended)
 
     def release(self) -> None:
-        """Let other runs of this process claim the folder, even if its end could not be recorded. May be repeated."""
+        """Let other runs of this process claim the folder, even if the end was not recorded. May be repeated."""
         _claimed.discard(self.folder.resolve())
 
     def abandon(self) -> None:
-        """Leave the folder as it was found."""
+        """Restore the folder as it was."""
         self._undo.close()
 
     def _restore(self, before: str | None) -> None:
-        """Put back what state.json held before, if it still is this claim's."""
+        """Restore the earlier state.json, if the current one is still this claim's."""
         self.release()
         with contextlib.suppress(UserError, OSError), changing_state(self.folder):
             if stored_state(self.folder) == self._state:
@@ -122,8 +122,7 @@ class FolderClaim:
 
 
 def _this_writer() -> ProcessIdentity:
-    """This process or, of ranks, the one that started them here: it passes signals on to all, and outlives a rank that
-    is lost."""
+    """This process or, for ranks, their launcher on this machine, which forwards signals and outlives a lost rank."""
     return launcher_of_this_rank() or this_process()
 
 
@@ -138,10 +137,10 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def record_queued(folder: Path) -> None:
-    """Make the folder where it is missing, and say that a run waits in it for its start; earlier figures stay.
+    """Create the folder if missing, and record that a run is queued in it; earlier figures stay.
 
-    The folder that it is in must be there: a root that was deleted does not come back by itself.
-    Raises FolderInUse where a run writes the folder, and UserError where it cannot be made or written.
+    The parent folder must exist: a deleted root is not recreated.
+    Raises FolderInUse if a run writes the folder, UserError if it cannot be made or written.
     """
     try:
         folder.mkdir(exist_ok=True)
@@ -151,7 +150,7 @@ def record_queued(folder: Path) -> None:
 
 
 def record_waiting(folder: Path, reason: str) -> bool:
-    """Say why a queued run waits; returns whether it is queued. Raises UserError where the file cannot be written."""
+    """Record why a queued run waits; returns whether it is queued. Raises UserError if the file cannot be written."""
     with changing_state(folder):
         state = stored_state(folder)
         if state is None or state.status != "queued":
@@ -161,9 +160,9 @@ def record_waiting(folder: Path, reason: str) -> bool:
 
 
 def record_starting(folder: Path) -> None:
-    """Say that this process is about to claim the folder of a queued run, so that its end is known if it is killed.
+    """Record that this process is about to claim the folder of a queued run, so that its end is known if it is killed.
 
-    Raises FolderInUse where another run writes the folder, and UserError where it cannot be written.
+    Raises FolderInUse if another run writes the folder, UserError if it cannot be written.
     """
     _record_unclaimed(folder, "running")
 
@@ -171,8 +170,8 @@ def record_starting(folder: Path) -> None:
 def record_end_for(folder: Path, status: Status, reason: str | None) -> bool:
     """Record the end of a run that cannot do so itself: it is queued, its process is gone, or it is this process.
 
-    Returns whether it did, which it does not where a process goes on or an end is recorded. Raises UserError where the
-    file cannot be written.
+    Returns whether it did: False if another process still runs or an end is recorded. Raises UserError if the file
+    cannot be written.
     """
     with changing_state(folder):
         state = stored_state(folder)
@@ -185,10 +184,10 @@ def record_end_for(folder: Path, status: Status, reason: str | None) -> bool:
 
 
 def record_end_of_lost(folder: Path, reason: str) -> bool:
-    """Record that a run failed whose process the caller takes for gone, although that cannot be known from here.
+    """Record a run as failed because the caller presumes its process lost, such as on a silent other machine.
 
-    As of another machine that gives no sign of life. Returns whether it did, which it does not where the process is
-    known to live or the run has ended. Raises UserError where the file cannot be written.
+    Returns whether it did: False if the process is known to live or the run has ended. Raises UserError if the file
+    cannot be written.
     """
     with changing_state(folder):
         state = stored_state(folder)

@@ -1,4 +1,4 @@
-"""Which folders below a root hold runs, and what they are called there."""
+"""Finds the run folders below a root, and names the runs."""
 
 import os
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from ml_pipeline.runs.state import STATE_FILE
 
 
 def run_folders(root: Path, *, refused: dict[Path, str] | None = None) -> Iterator[Path]:
-    """The root if it is a run folder, else those in it, and in its folders that are none; hidden ones are left out.
+    """The root if it is a run folder, else the run folders one or two levels below it, except hidden ones.
 
-    refused: filled with the folders inside that cannot be looked at, each with the system's reason. Raises UserError
-    if the root exists and cannot be listed.
+    refused: filled with the folders that cannot be read, each with the system's reason. Raises UserError if the root
+    exists and cannot be listed.
     """
     refused = {} if refused is None else refused
     if is_run_folder(root):
@@ -41,7 +41,7 @@ def run_folders(root: Path, *, refused: dict[Path, str] | None = None) -> Iterat
 
 
 def folders_in(folder: Path, *, refused: dict[Path, str] | None = None) -> list[Path]:
-    """The visible folders inside, by name. refused: see `run_folders`. Raises OSError where it cannot be listed."""
+    """The visible subfolders, by name. refused: see `run_folders`. Raises OSError if it cannot be listed."""
     found = []
     with os.scandir(folder) as entries:
         for each in entries:
@@ -57,14 +57,14 @@ def folders_in(folder: Path, *, refused: dict[Path, str] | None = None) -> list[
 
 
 def check_folder(root: Path) -> None:
-    """Raise UserError unless there is such a folder."""
+    """Raise UserError unless `root` is a folder."""
     if not root.is_dir():
         what = "is not a folder" if root.exists() else "does not exist"
         raise UserError(f"{root} {what}; name a folder of runs, such as checkpoints/.")
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether a folder holds a run, or what is left of one."""
+    """Whether a folder holds a run or the remains of one."""
     names = {
         name
         for name in (STATE_FILE, LATEST_CHECKPOINT, SETTINGS_FILE, METRICS_FILE)
@@ -74,7 +74,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def run_name(root: Path, folder: Path) -> str:
-    """The name of a run: its folder's path from the root, or the name of the root that is itself a run folder.
+    """The name of a run: its folder's path from the root; the folder's name if it is the root.
 
     >>> run_name(Path("checkpoints"), Path("checkpoints/fit/seed0"))
     'fit/seed0'

@@ -1,6 +1,6 @@
-"""Training in a Gymnasium environment: looks whether it can be made and reset, scores a policy in it, reports on it.
+"""Training in a Gymnasium environment: checks that it can be made and reset, scores a policy, writes a report.
 
-The report: evaluation.json, learning_curve.png, and all of it with its settings on one page.
+The report: evaluation.json, learning_curve.png, and a page with both and the settings.
 """
 
 import contextlib
@@ -40,16 +40,16 @@ Act = Callable[[Any], Any]
 _TRADING_IDS = "ml_pipeline.trading.gym_ids"
 
 EVALUATION_SEED_OFFSET = 1_000_000
-"""Evaluation plays other episodes than training, whose environment i begins with seed + i."""
+"""Keeps evaluation episodes apart from training, whose environment i starts from seed + i."""
 
 
 class GymTask:
-    """A Gymnasium environment, played in whole episodes."""
+    """A Gymnasium environment, evaluated over whole episodes."""
 
     def __init__(
         self, env: GymEnv | str, *, eval_episodes: int, seed: int, step_timeout_s: float | None = None
     ) -> None:
-        """env: the environment, or its id alone. step_timeout_s: for its construction and its first reset.
+        """env: the environment, or just its id. step_timeout_s: for its construction and first reset.
 
         Raises UserError if the environment cannot be made or reset.
         """
@@ -65,7 +65,7 @@ class GymTask:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """A warning for ids of trading: they hold no bars out for evaluation."""
+        """A warning for trading ids: they hold out no bars for evaluation."""
         module, _, name = self.env_id.rpartition(":")
         spec = gymnasium.registry.get(name)
         if module != _TRADING_IDS and not (spec and str(spec.entry_point).startswith(f"{_TRADING_IDS}:")):
@@ -77,7 +77,7 @@ class GymTask:
 
     @classmethod
     def of(cls, run: RunConfig, *, eval_episodes: int | None = None) -> Self:
-        """The task that a run's settings name. eval_episodes: in place of the run's."""
+        """The task named in a run's settings. eval_episodes: overrides the run's."""
         timeout = run.step_timeout_s
         return cls(
             GymEnv.of(run), eval_episodes=eval_episodes or run.eval_episodes, seed=run.seed, step_timeout_s=timeout
@@ -96,22 +96,21 @@ class GymTask:
         return [partial(_make, self._env, self._mask_outside_observation, training=True)] * n
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> NoReturn:
-        """Raises UserError: only trading has it."""
+        """Raises UserError: only trading supports it."""
         raise UserError(
             f'vec_env "batched" is for trading, but the environment is {self._env.env_id}; use "parallel" or "serial".'
         )
 
     def evaluation_env(self, *, render_mode: str | None = None) -> gymnasium.Env:
-        """render_mode: "rgb_array" or "human". Raises UserError where the environment cannot be rendered that way."""
+        """render_mode: "rgb_array" or "human". Raises UserError if the environment does not support it."""
         return _make(self._env, self._mask_outside_observation, render_mode=render_mode)
 
     def score(self, act: Act) -> float:
-        """Mean return of an evaluation: what the best policy is chosen by."""
+        """Mean return of an evaluation; the best policy has the highest."""
         return self._evaluate(act).mean_return
 
     def report(self, act: Act, folder: Path) -> str:
-        """Evaluate beside random actions, write the files of `write_gym_report` into `folder`, and say the result in a
-        line."""
+        """Evaluate against random actions, write the files of `write_gym_report`, and return the result in one line."""
         result = self._evaluate(act)
         random = self._of_random_actions(most_steps=max(1_000, 10 * sum(result.lengths)))
         write_gym_report(folder, self._env.env_id, result, random, notices=self.notices)
@@ -126,7 +125,7 @@ class GymTask:
             return evaluate(env, act, n_episodes=self._eval_episodes, seed=self._seed + EVALUATION_SEED_OFFSET)
 
     def _of_random_actions(self, *, most_steps: int) -> EvaluationResult | None:
-        """In the same episodes. most_steps: where nothing limits an episode, random actions may never end it."""
+        """In the same episodes. most_steps: random actions may never end an unlimited episode."""
         seed = self._seed + EVALUATION_SEED_OFFSET
         with closing(self.evaluation_env()) as env:
             act = random_actions(env.action_space, seed=seed)
@@ -145,9 +144,9 @@ _CONSTRUCTOR = "its constructor"
 
 
 def reports_mask_at_reset(env: GymEnv, *, seed: int, step_timeout_s: float | None = None) -> bool:
-    """Make the environment, reset it, and say whether it reports an action mask beside its observations.
+    """Make and reset the environment; return whether it reports an action mask outside its observations.
 
-    An environment with code of others is made in a worker process first, which may be killed or hang.
+    Third-party environments are first made in a worker process, in case they crash or hang.
     Raises UserError if the environment cannot be made or reset, raises, ends its process, or takes longer than
     step_timeout_s in a worker.
     """
@@ -159,7 +158,7 @@ def reports_mask_at_reset(env: GymEnv, *, seed: int, step_timeout_s: float | Non
             stack = f"\n\n{error.stack}" if error.stack else ""
             raise UserError(f"{env.env_id} {error.how}.{stack}") from error
         except (VectorEnvError, OSError):
-            pass  # it raised, or is known to this process only: what it raises here can be looked into
+            pass  # it raised, or is registered only here: retry here for the traceback
     return _here(env, begin)
 
 
@@ -204,7 +203,7 @@ CURVE_FILE = "learning_curve.png"
 
 
 def result_sentence(env_id: str, result: EvaluationResult, random: EvaluationResult | None = None) -> str:
-    """random: of random actions in the same episodes; None if none of these ended in the steps that they had."""
+    """random: of random actions in the same episodes; None if none ended within the step limit."""
     sentence = (
         f"Evaluation on a single {env_id}: return {result.mean_return:,.2f} ± {result.std_return:,.2f} "
         f"over {counted(len(result.returns), 'episode')}"
@@ -224,9 +223,9 @@ def write_gym_report(
     *,
     notices: Sequence[str] = (),
 ) -> None:
-    """Write the report into `folder`; curve and settings are those of the run there, if it is a run folder.
+    """Write the report into `folder`; a run folder adds its learning curve and settings.
 
-    notices: sentences that the page begins with.
+    notices: sentences at the top of the page.
     """
     summary = _summary(result) | ({} if random is None else {"random": _summary(random)})
     (folder / EVALUATION_FILE).write_text(json.dumps(summary, indent=2) + "\n")
@@ -241,7 +240,7 @@ def write_gym_report(
         rows = [row + beside for row, beside in zip_longest(rows, of_random, fillvalue=["-", "-"])]
     parts += ["<h2>Episodes of the evaluation</h2>", html_table([header, *rows])]
     if (folder / SETTINGS_FILE).is_file():
-        with contextlib.suppress(UserError):  # a file that is for reading, and that somebody edited, costs no report
+        with contextlib.suppress(UserError):  # an edited config.yaml must not cost the report
             parts += ["<h2>Settings</h2>", _settings(folder)]
     write_html_page(folder / PAGE_FILE, f"{env_id}: a trained policy", parts)
 
@@ -270,7 +269,7 @@ def _training(folder: Path, env_id: str, curve: LearningCurve) -> list[str]:
 
 
 def _settings(folder: Path) -> str:
-    """Those of the run and its algorithm, beside the defaults; the market's are none of this task's."""
+    """The settings of the run and its algorithm, with the defaults; market settings do not apply."""
     defaults = TrainConfig()
     usual = {each.name: getattr(group, each.name) for group in (defaults.run, defaults.ppo) for each in fields(group)}
     settings = {**usual, **read_settings(folder / SETTINGS_FILE, TrainConfig)}

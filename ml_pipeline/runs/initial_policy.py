@@ -18,7 +18,7 @@ from ml_pipeline.trading.task import TradingTask
 def initial_checkpoint(named: Path) -> Path:
     """The checkpoint of a run folder, a version of a deployed model, or a file; links are followed once.
 
-    Raises UserError where there is none.
+    Raises UserError if there is none.
     """
     path = Path(os.path.realpath(named.expanduser()))
     if path.is_dir():
@@ -33,7 +33,7 @@ def initial_checkpoint(named: Path) -> Path:
 def load_initial_policy(policy: TrainedPolicy, config: TrainConfig) -> None:
     """Let a new run's policy have the weights and the statistics of the one that its settings name, bit for bit.
 
-    Raises UserError where that cannot be read, or is of another algorithm, network or space.
+    Raises UserError if that cannot be read, or is of another algorithm, network or space.
     """
     assert config.run.init_from is not None
     checkpoint = initial_checkpoint(config.run.init_from)
@@ -53,7 +53,7 @@ def load_initial_policy(policy: TrainedPolicy, config: TrainConfig) -> None:
 def trading_task_as_begun(config: TrainConfig) -> TradingTask:
     """The trading task of these settings, its features scaled as those of the policy that `init_from` names.
 
-    A run that goes on takes the scaling from its own checkpoint. Raises UserError where the policy observed otherwise.
+    A run that goes on takes the scaling from its own checkpoint. Raises UserError if the policy observed otherwise.
     """
     run = config.run
     assert run.init_from is not None

@@ -77,7 +77,7 @@ class Recording:
     """Hears what the run tells; `listener` passes it on. Nothing is written before the run has been accepted."""
 
     def __init__(self, config: TrainConfig, folder: Path, listener: RunListener) -> None:
-        """Raises UserError where a sink cannot be had: its extra is missing, or the user's class fails."""
+        """Raises UserError if a sink cannot be had: its extra is missing, or the user's class fails."""
         self._log = RunLog(folder / LOG_FILE)
         self.listener = LoggedListener(listener, self._log)
         self.sinks = _sinks_of(config, folder, self.listener.say)
@@ -169,7 +169,7 @@ def write_settings(folder: Path, config: TrainConfig) -> None:
 def write_feature_warnings(folder: Path, task: Task) -> None:
     """Write the warnings about the features of a task that has any; an empty list means that none was found.
 
-    Raises UserError where a feature sees ahead.
+    Raises UserError if a feature sees ahead.
     """
     warnings = getattr(task, "feature_warnings", None)  # a Gymnasium task, and most of a user's own, have none
     if warnings is not None:

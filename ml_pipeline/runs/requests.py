@@ -31,7 +31,7 @@ WorkerChoice = Literal["auto", "dynamic"]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a run is asked to change; None leaves a setting as it is. Raises UserError where a value cannot be used.
+    """What a run is asked to change; None leaves a setting as it is. Raises UserError if a value cannot be used.
 
     n_workers: this many worker processes from now on, 0 for none; "auto" chooses once, now, and "dynamic" again and
     again. n_envs: this many environments.
@@ -68,7 +68,7 @@ def write_request(folder: Path, *, n_workers: int | WorkerChoice | None = None, 
     """Ask the run that writes `folder` for a change, and return all that it is now asked for.
 
     The run takes it at the end of its iteration, and says in run.log what it did. Several may ask at once: no request
-    is lost, except that of two values of one setting the later counts. Raises UserError where a value cannot be used,
+    is lost, except that of two values of one setting the later counts. Raises UserError if a value cannot be used,
     or the folder is missing or cannot be written.
     """
     request = Request(n_workers=n_workers, n_envs=n_envs)
@@ -157,7 +157,7 @@ class RequestHandling:
 
 
 def _read(path: Path) -> Request:
-    """The request in a file. Raises UserError where it holds none, and OSError where it cannot be read."""
+    """The request in a file. Raises UserError if it holds none, and OSError where it cannot be read."""
     ignored = f"{path.with_name(REQUEST_FILE)} is ignored: "
     if not stat.S_ISREG(os.lstat(path).st_mode):  # a pipe would let the run wait, and a link leads elsewhere
         raise UserError(f"{ignored}it is not a regular file.")

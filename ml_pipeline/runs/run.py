@@ -372,7 +372,7 @@ class Training:
         self._checkpoints.load_best(self.policy)
 
     def require_folder(self) -> None:
-        """Raise UserError where the run folder is no longer the one that the run began in."""
+        """Raise UserError if the run folder is no longer the one that the run began in."""
         self._checkpoints.require_folder()
 
     def _restore(self, saved: Mapping[str, Any]) -> None:

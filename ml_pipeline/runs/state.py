@@ -115,7 +115,7 @@ def stored_state(folder: Path) -> RunState | None:
 
 
 def write_state(folder: Path, state: RunState) -> None:
-    """Replace what state.json says. Raises UserError where it cannot be written."""
+    """Replace what state.json says. Raises UserError if it cannot be written."""
     write_state_text(folder, _as_json(state))
 
 
@@ -123,7 +123,7 @@ def write_state(folder: Path, state: RunState) -> None:
 def changing_state(folder: Path) -> Iterator[None]:
     """Within the block no other process or thread looks at a folder's state to change it; the system ends it with us.
 
-    Raises UserError where the folder cannot be written.
+    Raises UserError if the folder cannot be written.
     """
     with contextlib.ExitStack() as lock:
         try:
@@ -134,7 +134,7 @@ def changing_state(folder: Path) -> Iterator[None]:
 
 
 def state_text(folder: Path) -> str | None:
-    """What state.json holds; None where there is none. Raises UserError where it cannot be read."""
+    """What state.json holds; None where there is none. Raises UserError if it cannot be read."""
     path = folder / STATE_FILE
     try:
         with open_regular(path) as file:
@@ -146,7 +146,7 @@ def state_text(folder: Path) -> str | None:
 
 
 def write_state_text(folder: Path, text: str) -> None:
-    """Write state.json whole or not at all. Raises UserError where it cannot be written."""
+    """Write state.json whole or not at all. Raises UserError if it cannot be written."""
     try:
         with written_whole(folder / STATE_FILE, "w", encoding="utf-8") as file:
             file.write(text)

@@ -56,7 +56,7 @@ class Task(Protocol):
 def make_task(config: TrainConfig) -> GymTask | TradingTask:
     """A Gymnasium environment where the settings name one, else trading.
 
-    Raises UserError where the environment or the market cannot be used.
+    Raises UserError if the environment or the market cannot be used.
     """
     run = config.run
     if run.env_id is not None:
@@ -151,7 +151,7 @@ def describe_task(task: Task) -> dict[str, Any]:
 def describe_environment(env_id: str) -> str:
     """Whose code a Gymnasium environment is: a package and its version, or a fingerprint of the module that has it.
 
-    Raises UserError where the module that the id names cannot be imported.
+    Raises UserError if the module that the id names cannot be imported.
     """
     import_module_of(env_id)  # which registers it: else it would look like Gymnasium's own until it is first made
     module = _module_of(env_id)

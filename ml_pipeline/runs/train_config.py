@@ -105,7 +105,7 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
     """The settings of these names, `layered`, and for the rest the defaults of the algorithm that they name.
 
     In `TrainConfig(run=..., ppo=...)`, by contrast, every value of PPOConfig counts as given, its defaults too.
-    Raises UserError where a value is out of range, or the algorithm's package is not installed.
+    Raises UserError if a value is out of range, or the algorithm's package is not installed.
     """
     settings = layered(settings)
     if settings.get("n_processes", 1) > 1:
@@ -121,7 +121,7 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
 
 
 def settings_in(saved: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
-    """The settings that a loaded checkpoint holds, by name. Raises UserError where this version does not know them."""
+    """The settings that a loaded checkpoint holds, by name. Raises UserError if this version does not know them."""
     return convert_settings(saved["config"], TrainConfig, source=checkpoint)
 
 
