@@ -1,6 +1,6 @@
-"""A Gymnasium environment as settings name it: its id, keywords, wrappers, stacked frames, Atari preprocessing.
+"""A Gymnasium environment by its settings: id, keyword arguments, wrappers, frame stacking, Atari preprocessing.
 
-Atari: that of Stable-Baselines3's AtariWrapper, with whole games in evaluation.
+Atari games are preprocessed as by Stable-Baselines3's AtariWrapper; evaluation plays whole games.
 Sources: Mnih et al. 2015, doi:10.1038/nature14236; Machado et al. 2018, arXiv:1709.06009.
 """
 
@@ -24,10 +24,10 @@ _ATARI_FRAMES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class GymEnv:
-    """What `make` makes, in this order: the environment of the id with its keywords, the preprocessing of Atari games,
-    the wrappers, the first one innermost, and stacked frames.
+    """An environment recipe. `make` applies in this order: the id with its keyword arguments, Atari preprocessing,
+    the wrappers (first one innermost), and frame stacking.
 
-    frame_stack: how many observations in one; None is 1, or 4 with `atari`.
+    frame_stack: number of frames per observation; None: 1, or 4 with `atari`.
     """
 
     env_id: str
@@ -38,7 +38,7 @@ class GymEnv:
 
     @classmethod
     def of(cls, run: RunConfig) -> Self:
-        """The environment that a run's settings name."""
+        """The environment from a run's settings."""
         assert run.env_id is not None
         return cls(
             env_id=run.env_id,
@@ -50,15 +50,15 @@ class GymEnv:
 
     @property
     def is_gymnasiums_own(self) -> bool:
-        """Whether nothing of it is code of somebody else's."""
+        """True if it runs no third-party code."""
         spec = gymnasium.registry.get(self.env_id)
         return spec is not None and str(spec.entry_point).startswith("gymnasium.envs.") and not self.wrappers
 
     def make(self, *, training: bool = False, render_mode: str | None = None) -> gymnasium.Env:
-        """A new environment. training: whether an Atari game ends with each life, and its rewards are signs.
+        """A new environment. training: end Atari episodes at each lost life, and clip rewards to their sign.
 
-        Raises UserError if a wrapper cannot be used, the environment is no Atari game, or it cannot be rendered as
-        "human" or "rgb_array", and whatever Gymnasium and the environment raise.
+        Raises UserError if a wrapper is unusable, the environment is not an Atari game, or it cannot be rendered as
+        "human" or "rgb_array". Errors of Gymnasium and of the environment pass through.
         """
         env = self._base(render_mode)
         if self.atari:
@@ -76,13 +76,13 @@ class GymEnv:
             return self._made(kwargs)
         with closing(self._made(kwargs)) as env:
             modes = env.metadata.get("render_modes") or []
-        # Gymnasium itself shows the frames of an environment that has no window of its own.
+        # Gymnasium itself shows the frames of an environment that cannot open a window.
         enough = {"human", "rgb_array"} if render_mode == "human" else {render_mode}
         try:
             if not enough & {*modes}:
                 raise TypeError(f"its render modes are {', '.join(map(str, modes)) or 'none'}")
             return gymnasium.make(self.env_id, **{**kwargs, "render_mode": render_mode})
-        except (TypeError, gymnasium.error.Error) as error:  # also of a constructor that does not take render_mode
+        except (TypeError, gymnasium.error.Error) as error:  # also if the constructor takes no render_mode
             raise UserError(
                 f'{self.env_id} cannot be rendered as "{render_mode}": {str(error).rstrip(".")}.'
             ) from error
@@ -97,9 +97,9 @@ class GymEnv:
 
 
 def wrapped(env: gymnasium.Env, name: str) -> gymnasium.Env:
-    """`env` in the wrapper of this name, which is called with the environment alone.
+    """`env` in the named wrapper, which is called with the environment alone.
 
-    Raises UserError if there is no such wrapper, it needs more arguments, or it does not return an environment.
+    Raises UserError if the wrapper does not exist, needs more arguments, or does not return an environment.
     """
     wrapper = _load(name)
     try:
@@ -131,11 +131,11 @@ Change = Callable[[Any], Any]
 
 
 def stacked(env: gymnasium.Env, n_frames: int) -> gymnasium.Env:
-    """`env` observing its last `n_frames` observations, oldest first; at a reset, the first one so many times.
+    """`env` with its last `n_frames` observations stacked, oldest first; a reset repeats the first observation.
 
-    Arrays gain a first axis of n_frames, but images (height, width, channels) or (channels, height, width) become one
-    image of n_frames times the channels. An "action_mask" in a Dict is the last one, alone. Raises UserError where so
-    many channels would be taken for the height or the width of the image.
+    Arrays gain a first axis of n_frames. Images, (height, width, channels) or (channels, height, width), become one
+    image with n_frames times the channels. The "action_mask" of a Dict is not stacked. Raises UserError if the
+    channels could be mistaken for the height or width of the image.
     """
     space, change = _merged(env.observation_space, n_frames)
     frames: Any = gymnasium.wrappers.FrameStackObservation(env, n_frames)
@@ -143,7 +143,7 @@ def stacked(env: gymnasium.Env, n_frames: int) -> gymnasium.Env:
 
 
 def _merged(space: spaces.Space, n_frames: int) -> tuple[spaces.Space, Change]:
-    """The space of stacked observations, and from what Gymnasium stacks to an element of it."""
+    """The space of stacked observations, and the function from Gymnasium's stack to an element of it."""
     if isinstance(space, spaces.Dict):
         parts = {
             key: (part, _last) if key == ACTION_MASK else _merged(part, n_frames) for key, part in space.spaces.items()
@@ -160,7 +160,7 @@ def _merged(space: spaces.Space, n_frames: int) -> tuple[spaces.Space, Change]:
 
 
 def _merged_images(space: spaces.Box, n_frames: int) -> tuple[spaces.Box, Change]:
-    """The same for images, grayscale ones too. Raises UserError where channels would be taken for height or width."""
+    """`_merged` for images, grayscale too. Raises UserError if channels could be mistaken for height or width."""
     is_grayscale = len(space.shape) < _N_IMAGE_AXES
     frame = (1, *space.shape) if is_grayscale else space.shape
     is_last = not is_grayscale and channels_last(frame)
@@ -200,10 +200,10 @@ _NOOP, _FIRE, _UP = 0, 1, 2
 
 
 def preprocessed(env: gymnasium.Env, env_id: str, *, training: bool) -> gymnasium.Env:
-    """Up to 30 idle frames at a reset, each action for 4 frames, grayscale uint8 (84, 84), FIRE where it starts a life.
+    """Up to 30 no-ops at a reset, each action for 4 frames, grayscale uint8 (84, 84), FIRE to start a life.
 
-    training: a lost life ends an episode, and a reward is its sign; else episodes are games, and rewards are points.
-    env: made with frameskip=1. Raises UserError if it is no Atari game.
+    training: a lost life ends an episode, and rewards are signs; otherwise episodes are games, and rewards are points.
+    env: made with frameskip=1. Raises UserError if it is not an Atari game.
     """
     if not hasattr(env.unwrapped, "ale"):
         raise not_atari(env_id)
@@ -212,14 +212,14 @@ def preprocessed(env: gymnasium.Env, env_id: str, *, training: bool) -> gymnasiu
 
 
 def not_atari(env_id: str) -> UserError:
-    """The sentence on another environment."""
+    """The error for any other environment."""
     return UserError(f"--atari is for Atari games, such as ale_py:ALE/Pong-v5, but {env_id} is not one; leave it out.")
 
 
 class _Lives(gymnasium.Wrapper):
-    """Begins each life with FIRE where the game waits for it.
+    """Starts each life with FIRE if the game waits for it.
 
-    as_episodes: the end of a life ends the episode, and a reset without a seed goes on with the next life.
+    as_episodes: a lost life ends the episode, and a reset without a seed continues with the next life.
     """
 
     def __init__(self, env: gymnasium.Env, *, as_episodes: bool) -> None:
@@ -227,7 +227,7 @@ class _Lives(gymnasium.Wrapper):
         self._as_episodes = as_episodes
         unwrapped: Any = env.unwrapped
         meanings = unwrapped.get_action_meanings()
-        # As Stable-Baselines3: FIRE, then the action after it.
+        # As in Stable-Baselines3: FIRE, then the next action.
         self._start = (_FIRE, _UP) if len(meanings) > _UP and meanings[_FIRE] == "FIRE" else ()
         self._n_lives = 0
         self._game_over = True

@@ -1,4 +1,4 @@
-"""Why an environment of some id cannot be made: what is to be installed, and which ids and keywords there are."""
+"""Errors for an environment id that cannot be made: what to install, and which ids and keywords exist."""
 
 import difflib
 import inspect
@@ -15,11 +15,11 @@ from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.runtime.user_code import failed_import, import_user_module
 
 _N_NEAREST, _NEAR = 3, 0.6
-_NEAR_ALONE = 0.65  # of names without their versions
+_NEAR_ALONE = 0.65  # similarity without the versions
 
 
 class _Package(NamedTuple):
-    """A package of environments: the line that installs it, and how the names of its environments begin."""
+    """A package of environments: the command that installs it, and the prefixes of its environment names."""
 
     install: str
     names: tuple[str, ...]
@@ -48,7 +48,7 @@ _OLD_ATARI = re.compile(r"(\w+?)(?:-ram)?(?:NoFrameskip|Deterministic)-v\d+")
 
 
 def import_module_of(env_id: str) -> None:
-    """Import the module before the colon of an id. Raises UserError, with what installs it if that is known."""
+    """Import the module before the colon of an id. Raises UserError, with the install command if known."""
     module, _, _ = env_id.rpartition(":")
     if module in _PACKAGES and find_spec(module.partition(".")[0]) is None:
         raise UserError(f"{env_id} needs {module}, which is not installed; {_PACKAGES[module].install}.")
@@ -57,7 +57,7 @@ def import_module_of(env_id: str) -> None:
 
 
 def check_registered(env_id: str) -> None:
-    """Raise UserError where no environment has this id; its module must have been imported."""
+    """Raise UserError if no environment has this id; import its module first."""
     try:
         gymnasium.spec(_with_version(env_id.rpartition(":")[2]))
     except gymnasium.error.Error as error:
@@ -66,7 +66,7 @@ def check_registered(env_id: str) -> None:
 
 
 def id_error(env_id: str, error: Exception) -> UserError | None:
-    """The sentence on an id that Gymnasium could not make; None if `error` is about something else.
+    """The error for an id that Gymnasium could not make; None if `error` has another cause.
 
     error: what `gymnasium.make` raised.
     """
@@ -78,26 +78,26 @@ def id_error(env_id: str, error: Exception) -> UserError | None:
     if isinstance(error, ImportError):  # in the module of its class, or in its constructor
         return UserError(f"{env_id} cannot be made: {failed_import(error)}")
     unknown = gymnasium.error.UnregisteredEnv | gymnasium.error.DeprecatedEnv
-    if isinstance(error, unknown) or type(error) is gymnasium.error.Error:  # the last one of a malformed id
+    if isinstance(error, unknown) or type(error) is gymnasium.error.Error:  # the last one: a malformed id
         return UserError(f'There is no environment "{env_id}". {_hint(env_id)}')
     return None
 
 
 def keyword_error(env_id: str, error: Exception, given: Mapping[str, Any]) -> UserError | None:
-    """The sentence on a keyword that the environment does not take; None if `error` is about something else."""
+    """The error for a keyword that the environment does not take; None if `error` has another cause."""
     found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
     if not isinstance(error, TypeError) or found is None or found[1] not in given:
         return None
     try:
         known = _keywords(env_id)
-    except Exception:  # of an entry point that cannot be imported, or whose signature cannot be read
+    except Exception:  # the entry point cannot be imported, or its signature cannot be read
         return None
     takes = f"it takes {', '.join(known)}" if known else "it takes none"
     return UserError(f'{env_id} has no keyword "{found[1]}"; {takes}.{did_you_mean(found[1], known)}')
 
 
 def _keywords(env_id: str) -> list[str]:
-    """The keywords of an environment's constructor, those that it hands on to the classes above it included."""
+    """The keywords of an environment's constructor, including those that it passes to its base classes."""
     entry_point: Any = gymnasium.spec(_with_version(env_id.rpartition(":")[2])).entry_point
     creator = gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
     names: dict[str, None] = {}
@@ -114,7 +114,7 @@ def _keywords(env_id: str) -> list[str]:
 
 
 def _with_version(name: str) -> str:
-    """The name that is registered: `gymnasium.make` takes the newest version where none is given."""
+    """The registered name: without a version, the newest, as in `gymnasium.make`."""
     namespace, base, version = parse_env_id(name)
     return get_env_id(namespace, base, find_highest_version(namespace, base) if version is None else version)
 
@@ -138,7 +138,7 @@ def _needs(package: str, name: str) -> str:
 
 
 def _module_that_registers(package: str, name: str) -> str | None:
-    """The module of environments in a package, such as tetris_gymnasium.envs, that registers this name."""
+    """The module of a package, such as tetris_gymnasium.envs, that registers this environment name."""
     path = getattr(import_user_module(package), "__path__", None)
     if path is None or name in gymnasium.registry:
         return None
@@ -154,7 +154,7 @@ def _module_that_registers(package: str, name: str) -> str | None:
 
 
 def _unversioned(name: str) -> str:
-    """The name alone: that two ids have the same version makes them no more alike."""
+    """The name alone: sharing a version does not make two ids more alike."""
     return re.sub(r"-v\d+$", "", name)
 
 

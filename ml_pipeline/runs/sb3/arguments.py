@@ -1,7 +1,7 @@
-"""From the settings of a run to the arguments of one of Stable-Baselines3's algorithms, and what is refused.
+"""Turns the settings of a run into the arguments of a Stable-Baselines3 algorithm, and refuses invalid ones.
 
-Settings that mean the same in both keep their name here; `completed` gives those that nobody set the algorithm's own
-default, so that a run without settings is what Stable-Baselines3 does by itself. All other arguments are
+Settings that mean the same in both keep our name; `completed` fills those that are unset with the algorithm's own
+default, so that a run without settings behaves like Stable-Baselines3 alone. All other arguments are
 `algorithm_kwargs`, by the names of the constructor.
 """
 
@@ -20,7 +20,7 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.config.settings import SCHEDULED
 from ml_pipeline.config.wording import written
 
-# Settings of `PPOConfig` and the argument that means the same, where a constructor has it with a number by default.
+# Settings of `PPOConfig` and the argument that means the same, if the constructor has it with a numeric default.
 _SAME = {
     "learning_rate": "learning_rate",
     "minibatch_size": "batch_size",
@@ -32,7 +32,7 @@ _SAME = {
     "max_grad_norm": "max_grad_norm",
     "normalize_advantages": "normalize_advantage",
 }
-# Those that mean something for every algorithm, and are no argument of a constructor.
+# Settings that apply to every algorithm and are not constructor arguments.
 _FOR_ALL = frozenset(
     {
         "n_steps",
@@ -45,7 +45,7 @@ _FOR_ALL = frozenset(
     }
 )
 _SCHEDULES = ("constant", "linear", "cosine")
-# Arguments that a run sets itself, and how a user says the same.
+# Arguments that the run sets itself, and what to do instead.
 _RESERVED = {
     "policy": "it follows from the observations",
     "env": "set env_id, or leave it out for trading",
@@ -57,14 +57,14 @@ _RESERVED = {
     "replay_buffer_class": "settings cannot name a class",
     "rollout_buffer_class": "settings cannot name a class",
 }
-_NO_COUNTS = frozenset({"max_grad_norm"})  # whose default happens to be whole
-_LOWEST = {"gradient_steps": -1}  # as many as steps were taken
+_NO_COUNTS = frozenset({"max_grad_norm"})  # their default happens to be whole
+_LOWEST = {"gradient_steps": -1}  # -1: as many as steps taken
 _POLICY_KWARGS = "policy_kwargs"
-_ROLLOUT = "n_steps"  # of on-policy algorithms; of the others it is the horizon of their targets
+_ROLLOUT = "n_steps"  # of on-policy algorithms; in the others, the horizon of their targets
 
 
 def algorithm_class(name: str) -> Any:
-    """The class of an algorithm. Raises UserError where its package is not installed."""
+    """The class of an algorithm. Raises UserError if its package is not installed."""
     traits = ALGORITHMS[name]
     try:
         return getattr(import_module(traits.package), name)
@@ -76,13 +76,14 @@ def algorithm_class(name: str) -> Any:
 
 
 def is_on_policy(algorithm: Any) -> bool:
-    """Whether it learns from whole rollouts that it then forgets, as A2C does."""
+    """True if it learns from whole rollouts and then discards them, like A2C."""
     return "gae_lambda" in _parameters(algorithm)
 
 
 def with_own_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat settings of an algorithm other than PPO, where an argument in algorithm_kwargs that has a setting of its own
-    has become that. Raises UserError where the algorithm is not installed, or something is given twice.
+    """Flat settings of an algorithm other than PPO; arguments in algorithm_kwargs that have a setting are moved to it.
+
+    Raises UserError if the algorithm is not installed, or an argument is given twice.
     """
     shared = _shared(algorithm_class(settings["algorithm"]))
     given, kwargs = dict(settings), dict(settings.get("algorithm_kwargs") or {})
@@ -97,9 +98,9 @@ def with_own_names(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat settings with the defaults of the algorithm that they name, not PPO, where nothing is given.
+    """Flat settings, with unset ones at the default of their algorithm, which is not PPO.
 
-    The rest is `with_own_names`, and raises as that does.
+    Also applies `with_own_names`, and raises its errors.
     """
     name = settings["algorithm"]
     if name not in ALGORITHMS:  # RunConfig refuses it
@@ -114,7 +115,7 @@ def completed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_arguments(run: RunConfig, ppo: PPOConfig) -> None:
-    """Raise UserError where the algorithm of `run`, not PPO, has no such setting, or no such argument."""
+    """Raise UserError if the algorithm of `run`, not PPO, lacks one of the settings or arguments."""
     algorithm = algorithm_class(run.algorithm)
     shared = _shared(algorithm)
     parameters = _parameters(algorithm)
@@ -144,7 +145,7 @@ def check_arguments(run: RunConfig, ppo: PPOConfig) -> None:
 
 
 def constructor_arguments(run: RunConfig, ppo: PPOConfig) -> dict[str, Any]:
-    """The arguments of the constructor but for policy, environments, seed and device. The settings were checked."""
+    """Constructor arguments except policy, environments, seed and device. The settings are checked before."""
     algorithm = algorithm_class(run.algorithm)
     shared = {theirs: getattr(ppo, ours) for ours, theirs in _shared(algorithm).items()}
     arguments = {**shared, **run.algorithm_kwargs}
@@ -153,7 +154,7 @@ def constructor_arguments(run: RunConfig, ppo: PPOConfig) -> dict[str, Any]:
         arguments["train_freq"] = tuple(arguments["train_freq"])
     policy_kwargs = dict(arguments.get(_POLICY_KWARGS) or {})
     traits = ALGORITHMS[run.algorithm]
-    # Only what differs: networks of images have other defaults.
+    # Only differences: image networks have other defaults.
     if ppo.hidden_sizes != traits.hidden_sizes:
         policy_kwargs["net_arch"] = list(ppo.hidden_sizes)
     activation = policy_kwargs.get("activation_fn", ppo.activation if ppo.activation != traits.activation else None)
@@ -179,8 +180,8 @@ _ACTIVATIONS = {
 
 
 def _schedule(ppo: PPOConfig) -> Any:
-    """The learning rate, or a function of the share of training that is left, from 1 to 0."""
-    rate: Any = ppo.learning_rate  # which is a number, as was checked
+    """The learning rate, or a function of the remaining share of training, from 1 to 0."""
+    rate: Any = ppo.learning_rate  # a number, as checked before
     if ppo.learning_rate_schedule == "linear":
         return lambda left: rate * left
     if ppo.learning_rate_schedule == "cosine":
@@ -193,7 +194,7 @@ def _parameters(algorithm: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def _shared(algorithm: Any) -> dict[str, str]:
-    """The settings that the constructor takes too, by our name, with its own name."""
+    """The settings that are also constructor arguments: our name to theirs."""
     parameters = _parameters(algorithm)
     return {
         ours: theirs

@@ -1,4 +1,4 @@
-"""Makes one of Stable-Baselines3's models, and what it sees of environments: a `VecEnv`, or their spaces alone."""
+"""Makes a Stable-Baselines3 model, and its view of the environments: a `VecEnv`, or only their spaces."""
 
 import copy
 import time
@@ -26,14 +26,14 @@ from ml_pipeline.runtime.acting import ACTION_MASK
 
 
 class WatchedEnvs(SB3ParallelEnv):
-    """A `ParallelEnv` that remembers the last step's rewards and ends, and the time that stepping took.
+    """A `ParallelEnv` that keeps the last step's rewards and dones, and the time spent stepping.
 
-    last_rewards: float32 (N,), as the environments gave them. last_dones: bool (N,). stepping_s: with waiting.
+    last_rewards: float32 (N,), not normalized. last_dones: bool (N,). stepping_s: includes waiting.
     """
 
     def __init__(self, envs: ParallelEnv) -> None:
         super().__init__(envs)
-        # Random actions are drawn from it: not from that of an environment in this process, which may draw as well.
+        # Random actions use this copy: an environment in this process may sample from the original too.
         self.action_space = copy.deepcopy(self.action_space)
         self.stepping_s = 0.0
         self.last_rewards = np.zeros(self.num_envs, np.float32)
@@ -52,11 +52,11 @@ class WatchedEnvs(SB3ParallelEnv):
         return observations, rewards, dones, infos
 
     def close(self) -> None:
-        """Does nothing: who made the environments closes them."""
+        """Does nothing: their creator closes the environments."""
 
 
 class SpacesAlone(VecEnv):
-    """One environment that has spaces and can do nothing: to make a model that only acts."""
+    """One environment with spaces and no behavior, for a model that only acts."""
 
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         super().__init__(1, observation_space, action_space)
@@ -74,7 +74,7 @@ class SpacesAlone(VecEnv):
         """Nothing is open."""
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """None of any attribute, which Stable-Baselines3 looks for."""
+        """None for any attribute that Stable-Baselines3 looks for."""
         return [None]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> NoReturn:
@@ -91,7 +91,7 @@ class SpacesAlone(VecEnv):
 
 
 def check_spaces(algorithm: str, observation_space: spaces.Space, action_space: spaces.Space) -> None:
-    """Raise UserError, with the algorithms that fit, where this one does not take such observations or actions."""
+    """Raise UserError, naming the algorithms that fit, if this one does not support these spaces."""
     check_actions(algorithm, type(action_space).__name__, space_name(action_space))
     if isinstance(action_space, spaces.Discrete) and action_space.start != 0:
         raise UserError(
@@ -110,10 +110,10 @@ def check_spaces(algorithm: str, observation_space: spaces.Space, action_space: 
 
 
 def make_model(run: RunConfig, ppo: PPOConfig, envs: VecEnv, *, device: str, only_acts: bool = False) -> Any:
-    """The model, with networks that nothing has trained. Draws from the global random generators, and seeds them.
+    """The untrained model. Seeds the global random generators and draws from them.
 
-    only_acts: without memory for transitions. What the algorithm warns of is in the model's `said`, as sentences.
-    Raises UserError where it does not take the settings or the spaces.
+    only_acts: no replay buffer. The algorithm's warnings are in the model's `said`, as sentences.
+    Raises UserError if the algorithm rejects the settings or the spaces.
     """
     check_spaces(run.algorithm, envs.observation_space, envs.action_space)
     arguments = constructor_arguments(run, ppo)

@@ -1,4 +1,4 @@
-"""How a model of Stable-Baselines3 acts, one observation at a time, and its weights in a checkpoint."""
+"""The policy of a Stable-Baselines3 model: it acts on one observation at a time, and saves its weights."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -19,10 +19,10 @@ from ml_pipeline.runs.sb3.state import OwnGenerators
 
 
 class SB3Policy:
-    """The policy of a model; it is a `TrainedPolicy`, and acts by what the model has learned so far."""
+    """A `TrainedPolicy` that acts with the current weights of a model."""
 
     def __init__(self, model: Any, run: RunConfig, observation_space: spaces.Space, action_space: spaces.Space) -> None:
-        """The spaces are those of a single environment; those of the model may have images turned."""
+        """The spaces are those of a single environment; the model may transpose images."""
         self.model = model
         self.algorithm = run.algorithm
         self.observation_space = observation_space
@@ -30,12 +30,12 @@ class SB3Policy:
         self.act = SB3Acting(self)
 
     def check_spaces(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
-        """Raise UserError if the policy was made for other spaces than these, of a single environment."""
+        """Raise UserError if the policy was made for other spaces; these are of a single environment."""
         check_space("observations", of_policy=self.observation_space, of_envs=observation_space)
         check_space("actions", of_policy=self.action_space, of_envs=action_space)
 
     def acting_threads(self) -> AbstractContextManager[None]:
-        """Within it, acting on a CPU has the same bits for any number of cores."""
+        """Within it, actions on a CPU are bit-identical for any number of cores."""
         return one_thread()
 
     def state_dict(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class SB3Policy:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over saved weights. Raises UserError if they are of another algorithm."""
+        """Load saved weights. Raises UserError if they are of another algorithm."""
         if state["algorithm"] != self.algorithm:
             raise UserError(f"The saved policy is of {state['algorithm']}, but this one is of {self.algorithm}.")
         self.model.policy.load_state_dict(state["network"])
@@ -68,7 +68,7 @@ class SB3Policy:
 
 
 class SB3Acting:
-    """Acts in a single environment: the best action, or one that is drawn."""
+    """Acts in a single environment: the best action, or a sampled one."""
 
     def __init__(self, policy: SB3Policy) -> None:
         self._policy = policy
@@ -77,7 +77,7 @@ class SB3Acting:
         """Does nothing: these policies have no memory."""
 
     def __call__(self, observation: Any, *, generator: np.random.Generator | None = None) -> Any:
-        """The action for one observation: the best, or drawn where the algorithm draws and a generator is given."""
+        """The action for one observation: the best, or sampled if a generator is given and the algorithm samples."""
         model = self._policy.model
         if (normalizer := model.get_vec_normalize_env()) is not None:
             observation = normalizer.normalize_obs(observation)

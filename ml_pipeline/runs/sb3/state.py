@@ -1,10 +1,10 @@
-"""What a model of Stable-Baselines3 needs to go on besides its weights, as tensors and plain values.
+"""The state of a Stable-Baselines3 model besides its weights, as tensors and plain values.
 
-Its own zip files are pickles, which run code when they are opened; nothing here does.
+Its own zip files are pickles, which run code when opened; nothing here does.
 
-Stable-Baselines3 draws from the global random generators, Python's, NumPy's and torch's, which belong to the whole
-process. A run puts its own states into them while it trains, and what was there before back: so nothing that happens
-between two of its iterations changes what it draws.
+Stable-Baselines3 draws from the global random generators of Python, NumPy and torch, which the whole process shares.
+A run swaps its own states in while it trains, and the previous ones back afterwards: so code between two of its
+iterations does not change its random numbers.
 """
 
 import random
@@ -20,7 +20,7 @@ States = dict[str, Any]
 
 
 class OwnGenerators:
-    """The states of the global generators that belong to one run; as they are now, until they were in use."""
+    """One run's states of the global generators; before the first `in_use`, the current states."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_cuda = device.type == "cuda"
@@ -28,7 +28,7 @@ class OwnGenerators:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Within the block, the global generators are those of the run."""
+        """Within the block, the global generators have the run's states."""
         others = self._now()
         self._set(self._states)
         try:
@@ -39,7 +39,7 @@ class OwnGenerators:
 
     @contextmanager
     def set_aside(self) -> Iterator[None]:
-        """Within a block of `in_use`: what is drawn in this block changes nothing of what the run draws after it."""
+        """For use within `in_use`: random numbers drawn in this block do not change the run's later ones."""
         own = self._states = self._now()
         try:
             yield
@@ -47,7 +47,7 @@ class OwnGenerators:
             self._set(own)
 
     def state_dict(self) -> States:
-        """The states as tensors, numbers and lists; not for a block of `in_use`, unless they are set aside."""
+        """The states as tensors, numbers and lists; do not call within `in_use`, except in `set_aside`."""
         states = self._states
         version, internal, gauss = states["python"]
         name, keys, position, has_gauss, cached = states["numpy"]
@@ -86,7 +86,7 @@ class OwnGenerators:
             torch.cuda.set_rng_state(states["cuda"])
 
 
-# Attributes that change while a model learns, as far as it has them.
+# Attributes that change while a model learns, if it has them.
 _COUNTERS = (
     "num_timesteps",
     "_episode_num",
@@ -98,7 +98,7 @@ _COUNTERS = (
 
 
 def learner_state(model: Any) -> dict[str, Any]:
-    """Optimizers, counters, the last observations and the generator of random actions; without weights and memory."""
+    """Optimizers, counters, last observations and the random-action generator; no weights, no replay buffer."""
     _, variables = model._get_torch_save_params()
     return {
         "optimizers": {name: state for name, state in model.get_parameters().items() if name != "policy"},
@@ -112,7 +112,7 @@ def learner_state(model: Any) -> dict[str, Any]:
 
 
 def load_learner_state(model: Any, state: Mapping[str, Any], *, environments_restored: bool) -> None:
-    """Go on where `state` was taken; without its environments, with new episodes."""
+    """Continue where `state` was taken; with new episodes if its environments are lost."""
     model.set_parameters({**state["optimizers"], "policy": model.policy.state_dict()}, device=model.device)
     for name, value in state["variables"].items():
         _attribute(model, name).data.copy_(value)
@@ -126,18 +126,18 @@ def load_learner_state(model: Any, state: Mapping[str, Any], *, environments_res
 
 
 def replay_state(model: Any) -> dict[str, Any] | None:
-    """The memory of transitions, as far as it is filled: views, not copies. None for an algorithm without."""
+    """The filled part of the replay buffer: views, not copies. None if the algorithm has none."""
     buffer = getattr(model, "replay_buffer", None)
     if buffer is None:
         return None
-    # With optimize_memory_usage the row behind the last one holds its next observation.
+    # With optimize_memory_usage the row after the last one holds its next observation.
     n_rows = buffer.buffer_size if buffer.full else min(buffer.pos + 1, buffer.buffer_size)
     rows = {name: _as_tensors(value, n_rows) for name, value in _arrays_of(buffer).items()}
     return {"pos": buffer.pos, "full": buffer.full, "rows": rows}
 
 
 def load_replay_state(model: Any, state: Mapping[str, Any]) -> None:
-    """Fill the memory again. Raises ValueError or KeyError where it was another one."""
+    """Refill the replay buffer. Raises ValueError or KeyError if `state` does not fit."""
     buffer = model.replay_buffer
     for name, value in _arrays_of(buffer).items():
         saved = state["rows"][name]
@@ -148,7 +148,7 @@ def load_replay_state(model: Any, state: Mapping[str, Any]) -> None:
 
 
 def _arrays_of(buffer: Any) -> dict[str, Any]:
-    """The arrays with one row for each step, by name; of observations that are Dicts, dicts of arrays."""
+    """The arrays with one row per step, by name; Dict observations are dicts of arrays."""
 
     def has_rows(value: Any) -> bool:
         if isinstance(value, dict):

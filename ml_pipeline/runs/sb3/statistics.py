@@ -1,4 +1,4 @@
-"""The figures of one iteration of an algorithm of Stable-Baselines3, under PPO's names, and where its time goes."""
+"""Metrics of one iteration of a Stable-Baselines3 algorithm, under PPO's names, and its time by phase."""
 
 import math
 import time
@@ -11,13 +11,13 @@ from ml_pipeline.models.rl.algorithms.iteration_statistics import TimeSpent
 from ml_pipeline.monitoring.sinks import EpisodeRecord
 from ml_pipeline.runs.sb3.model import WatchedEnvs
 
-# What the algorithm itself records; "time/" and the means of episodes are ours.
+# Metrics that the algorithm records; "time/" and episode means are ours.
 _THEIRS = ("train/", "rollout/exploration_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SB3Statistics:
-    """One iteration: so many steps of the environments, with the updates in between. own: what the algorithm logged."""
+    """One iteration: steps of the environments, with the updates in between. own: the algorithm's log."""
 
     iteration: int
     global_step: int
@@ -30,7 +30,7 @@ class SB3Statistics:
     own: Mapping[str, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """All figures, under the names that a metrics file uses."""
+        """All metrics, under their names in a metrics file."""
         return {
             "time/iteration": self.iteration,
             "time/global_step": self.global_step,
@@ -46,14 +46,14 @@ class SB3Statistics:
 
 
 def logged_figures(recorded: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among what an algorithm records of its updates and of its exploration."""
+    """The numbers that an algorithm records about its updates and exploration."""
     return {
         name: float(value) for name, value in recorded.items() if name.startswith(_THEIRS) and isinstance(value, Real)
     }
 
 
 def diverged(figures: Mapping[str, float]) -> str | None:
-    """A loss that is no number any more, in words; None while all is well."""
+    """Which loss is not finite, in words; None if all are."""
     broken = [name for name, value in figures.items() if name.endswith("loss") and not math.isfinite(value)]
     return f"{broken[0]} is {figures[broken[0]]}" if broken else None
 
@@ -63,7 +63,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class Clock:
-    """Told when the loop of Stable-Baselines3 begins to collect and to learn."""
+    """Times how long the loop of Stable-Baselines3 collects and learns."""
 
     def __init__(self, watched: WatchedEnvs) -> None:
         self._watched = watched
@@ -77,7 +77,7 @@ class Clock:
         return self.elapsed_before_s + (0.0 if self._began is None else time.perf_counter() - self._began)
 
     def begin(self, global_step: int) -> None:
-        """Training begins, or goes on."""
+        """Training begins or continues."""
         self._began = time.perf_counter()
         self.start_iteration(global_step)
 
@@ -85,22 +85,22 @@ class Clock:
         self.elapsed_before_s, self._began = self.elapsed_s(), None
 
     def start_iteration(self, global_step: int) -> None:
-        """Forget what was counted; what was done since the last call of anything here counts nowhere."""
+        """Reset the counts; the time since the last call of any method is dropped."""
         self._first_step = global_step
         self._collecting_s = self._learning_s = 0.0
         self._stepping_s, self._waited_s = self._watched.stepping_s, self._watched.parallel_env.waited_s
         self._mark = time.perf_counter()
 
     def collects(self) -> None:
-        """A rollout begins: the time until now was learning."""
+        """A rollout begins: the time up to now was learning."""
         self._learning_s += self._since_mark()
 
     def learns(self) -> None:
-        """A rollout is over: the time until now was collecting."""
+        """A rollout ends: the time up to now was collecting."""
         self._collecting_s += self._since_mark()
 
     def take(self, global_step: int) -> tuple[int, TimeSpent]:
-        """The transitions of the iteration that is over, and where its time went."""
+        """Number of transitions of the finished iteration, and its time by phase."""
         self.collects()
         stepped_s = self._watched.stepping_s - self._stepping_s
         waited_s = self._watched.parallel_env.waited_s - self._waited_s

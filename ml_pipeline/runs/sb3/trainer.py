@@ -1,7 +1,7 @@
-"""Trains by an algorithm of Stable-Baselines3, iteration by iteration, as a run wants it.
+"""Trains with an algorithm of Stable-Baselines3, iteration by iteration, as a run needs it.
 
-Stable-Baselines3 collects and learns in a loop of its own, `learn()`. A callback looks at the beginning of each of its
-rollouts, where everything is whole, whether an iteration is over or a stop was requested.
+Stable-Baselines3 collects and learns in its own loop, `learn()`. At the start of each rollout, when the state is
+consistent, a callback checks for the end of an iteration or a stop request.
 """
 
 import threading
@@ -32,17 +32,17 @@ from ml_pipeline.runs.sb3.policy import SB3Policy
 from ml_pipeline.runs.sb3.state import OwnGenerators, learner_state, load_learner_state, load_replay_state, replay_state
 from ml_pipeline.runs.sb3.statistics import Clock, SB3Statistics, diverged, logged_figures
 
-# A stop waits for the end of a rollout of at most so many steps, where nothing is lost; a longer one is given up.
+# A stop waits for the end of a rollout of at most this many steps, so that nothing is lost; a longer one is dropped.
 _SHORT_ROLLOUT = 32
 _training = threading.Lock()
 
 
 class SB3Trainer:
-    """Trains a policy by the algorithm that a run's settings name; it is a `Trainer`.
+    """A `Trainer` that uses the algorithm from a run's settings.
 
     An iteration is the fewest whole rollouts of the algorithm in which each environment takes n_steps. On one machine,
-    the same seed and settings give the same weights, whatever the number of workers, and, but for gSDE, wherever
-    training was stopped at the end of a rollout. One at a time trains in a process: they share its random generators.
+    the same seed and settings give the same weights for any number of workers and, except with gSDE, after any stop at
+    the end of a rollout. Only one can train at a time in a process: they share its random generators.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class SB3Trainer:
         device: str = "cpu",
         sink: MetricsSink | None = None,
     ) -> None:
-        """envs: with autoreset_mode SAME_STEP; they stay open in `close`.
+        """envs: with autoreset_mode SAME_STEP; `close` leaves them open.
 
-        Raises UserError where settings, spaces and algorithm do not fit together.
+        Raises UserError if settings, spaces and algorithm do not fit together.
         """
         self.iteration = 0
         self.total_timesteps = run.timesteps(ppo.n_steps)
@@ -69,7 +69,7 @@ class SB3Trainer:
         with self._generators.in_use():
             self._model = make_model(run, ppo, self._watched, device=device)
         self.notices: tuple[str, ...] = self._model.said
-        """What the algorithm warns of, and what a loaded state lacks, as sentences."""
+        """Warnings of the algorithm, and the parts missing from a loaded state, as sentences."""
         self._on_policy = is_on_policy(type(self._model))
         self.policy = SB3Policy(self._model, run, envs.single_observation_space, envs.single_action_space)
         self._episodes = EpisodeTracker(envs.num_envs)
@@ -82,12 +82,12 @@ class SB3Trainer:
 
     @property
     def total_iterations(self) -> int:
-        """The `iteration` at which training is finished; for display."""
+        """The `iteration` at which training ends; for display."""
         return self.iteration + max(0, -(-(self.total_timesteps - self.global_step) // self._iteration_size))
 
     @property
     def finished(self) -> bool:
-        """Whether `total_timesteps` are done."""
+        """True after `total_timesteps`."""
         return self.global_step >= self.total_timesteps
 
     def train(
@@ -100,9 +100,9 @@ class SB3Trainer:
     ) -> SB3Policy:
         """Train until `total_timesteps` or until `request_stop`; the arguments are those of `Trainer.train`.
 
-        A stop takes effect at the end of a rollout of Stable-Baselines3, or between two steps of a rollout of more than
-        32 steps for each environment, whose transitions are then lost. Raises UserError where another thread trains by
-        Stable-Baselines3 already, and TrainingFailed where a loss is no number.
+        A stop takes effect at the end of a rollout of Stable-Baselines3. A rollout of more than 32 steps per
+        environment stops between two steps instead, and loses its transitions. Raises UserError if another thread is
+        training with Stable-Baselines3, and TrainingFailed if a loss is not finite.
         """
         if not _training.acquire(blocking=False):
             raise UserError(
@@ -125,16 +125,16 @@ class SB3Trainer:
         return self.policy
 
     def request_stop(self) -> None:
-        """Let `train` return soon; may be called from another thread or a signal handler."""
+        """Make `train` return soon; may be called from another thread or a signal handler."""
         self._stop_requested = True
 
     def close(self) -> None:
-        """Nothing is open: who made the environments closes them."""
+        """Does nothing: their creator closes the environments."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is needed to resume, readable with torch's `weights_only` but for environments that are pickles.
+        """Everything needed to resume, readable with torch's `weights_only` except pickled environments.
 
-        "replay" is the memory of transitions, as views that are valid until the next step; None where there is none.
+        "replay" is the replay buffer, as views that are valid until the next step; None if there is none.
         """
         environments, missing = None, "the run was stopped during a rollout, which is discarded."
         if self._model._last_obs is None:
@@ -158,7 +158,7 @@ class SB3Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken: bit for bit if it holds environments and memory, else without them."""
+        """Continue where `state` was taken: bit for bit if it holds environments and replay buffer."""
         environments = state["environments"]
         self.policy.load_state_dict(state["policy"])
         load_learner_state(self._model, state["learner"], environments_restored=environments is not None)
@@ -178,7 +178,7 @@ class SB3Trainer:
     def _learn(self, between: "_Between") -> None:
         if self.finished or self._stop_requested:
             return
-        if self._cut_short:  # the environments are in the midst of what was given up
+        if self._cut_short:  # the environments are in the middle of a dropped rollout
             self._cut_short = False
             self._begin_other_episodes()
         callback = LoopCallback(
@@ -186,7 +186,7 @@ class SB3Trainer:
         )
         self._clock.begin(self.global_step)
         try:
-            # Without a log_interval the algorithm leaves its logger as it is, and the logger is read here.
+            # Without a log_interval the algorithm does not clear its logger, which is read here.
             left = self.total_timesteps - self.global_step
             self._model.learn(left, callback=callback, log_interval=None, reset_num_timesteps=False)
             self._end_iteration(between)
@@ -212,7 +212,7 @@ class SB3Trainer:
         )
         if self._stop_requested and self._has_long_rollouts():
             self._cut_short = True
-            if self._on_policy:  # nothing was learned from these steps, and nothing keeps them
+            if self._on_policy:  # these steps are lost: not learned from, not stored
                 self._model.num_timesteps = self._rollout_start_step
             raise _Stopped
 
@@ -223,7 +223,7 @@ class SB3Trainer:
         return bool(frequency.unit.value == "episode" or frequency.frequency > _SHORT_ROLLOUT)
 
     def _begin_other_episodes(self) -> None:
-        """New episodes, and not those with which the run began."""
+        """Start new episodes, other than those at the start of the run."""
         self._model._last_obs = None
         if self.global_step:
             self._watched.seed(self._seed + self.global_step)  # as PPO's collector does
@@ -265,14 +265,14 @@ class SB3Trainer:
         self._clock.start_iteration(self.global_step)
 
     def _progress_sink(self, progress: bool) -> AbstractContextManager[MetricsSink]:
-        """A sink for a person who watches; one that does nothing where none is wanted."""
+        """A sink that shows progress; a no-op sink if `progress` is False."""
         if not progress:
             return closing(Sinks())
         return closing(ProgressBar(total_steps=self.total_timesteps, first_step=self.global_step))
 
 
 class _Between(NamedTuple):
-    """What comes between two iterations."""
+    """Callbacks between two iterations."""
 
     after_iteration: Hook | None
     evaluate: Every[Mapping[str, float]] | None
@@ -285,10 +285,10 @@ class _Stopped(Exception):
 
 
 class LoopCallback(BaseCallback):
-    """Calls functions where a rollout begins, after each step of the environments, and where a rollout is over.
+    """Calls functions at the start of a rollout, after each step of the environments, and at the end of a rollout.
 
-    What they raise leaves `learn()`. At the beginning of a rollout everything is whole: what was collected is stored,
-    and what was stored has been learned from. At a step, the transitions of this step are stored nowhere yet.
+    Their exceptions end `learn()`. At the start of a rollout the state is consistent: all transitions are stored, and
+    updates on them are done. At a step, the transitions of this step are not stored yet.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The number of a run's environments changes between two iterations, by its schedule or because somebody asks."""
+"""Changes a run's number of environments between two iterations, by its schedule or on request."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,10 +23,10 @@ _NOT_TO_BE_HAD = (UserError, VectorEnvError, OSError, MemoryError)
 
 
 class EnvScaling:
-    """Owns the environments of a run, or holds those that were handed in, which stay as they are.
+    """Owns the environments of a run, or holds those passed in, whose number is fixed.
 
-    config: the settings of the run. What was done by request stands in its schedule, as if it had been planned: a run
-    of these settings ends with the same weights.
+    config: the settings of the run. Its schedule records changes on request as if they had been planned: a run with
+    these settings ends with the same weights.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class EnvScaling:
         say: Callable[[str], None],
         ranks: RankContext,
     ) -> None:
-        """envs: handed in, in place of new ones. n_envs: the number to begin with. say: is told what was done or
-        refused, in sentences. ranks: share the environments, and change their number together."""
+        """envs: existing ones to use in place of new ones. n_envs: the initial number. say: prints what was done or
+        refused. ranks: share the environments, and change their number together."""
         self.config = config
         self._task = task
         self._say = say
@@ -48,14 +48,14 @@ class EnvScaling:
         self._requested: int | None = None
         self._said_missing = ""
         self._handed_in = envs is not None
-        self._leases = current_leases()  # one for all, so that environments count once while others take over
+        self._leases = current_leases()  # one for all, so that environments count once during a change
         self.n_envs = n_envs if envs is None else envs.num_envs
-        """Of all ranks."""
+        """Over all ranks."""
         self.envs = self._make_envs(n_envs) if envs is None else envs
         self._n_workers_made = n_workers_of(self.envs)
 
     def close(self) -> None:
-        """Close the environments, unless they were handed in; may be called twice."""
+        """Close the environments, unless they were passed in; may be called twice."""
         if not self._handed_in:
             self.envs.close()
 
@@ -65,9 +65,9 @@ class EnvScaling:
         return self.envs.worker_pids if isinstance(self.envs, ParallelEnv) else ()
 
     def take_sentences(self) -> list[str]:
-        """Which workers were replaced since the last call, and why environments have no lease.
+        """Messages on workers replaced since the last call, and on environments without a lease.
 
-        Environments are named by their indices among those of all ranks.
+        Indices of environments count over all ranks.
         """
         if not isinstance(self.envs, ParallelEnv):
             return []
@@ -77,18 +77,18 @@ class EnvScaling:
         return [*(f"{failure} {replaced}" for failure in failures), *self.envs.take_notices()]
 
     def request(self, n_envs: int) -> None:
-        """Ask for so many environments from the next `apply` on; of two requests the later one counts."""
+        """Request this number of environments from the next `apply` on; a later request replaces it."""
         self._requested = n_envs
 
     def may_change(self, trainer: Trainer) -> bool:
-        """Whether the trainer stands between two iterations."""
+        """True if the trainer is between two iterations."""
         return not (trainer.finished or (isinstance(trainer, ChangesEnvs) and trainer.mid_rollout))
 
     def apply(self, trainer: Trainer, *, save: Callable[[], None]) -> bool:
-        """Change to the number that is due at the trainer's step, and save; return whether it was saved.
+        """Change to the number that is due at the trainer's step, and save; return True if it saved.
 
-        What was requested counts until the schedule names a later step, and is refused in a sentence if it cannot be
-        had. What was done is said once it is saved. Where a worker was just replaced, it waits for one more iteration.
+        A request holds until the next step in the schedule; if it cannot be met, it is refused with a message.
+        Changes are reported after saving. If a worker was just replaced, the change waits one more iteration.
         Raises UserError or VectorEnvError if the schedule cannot be met.
         """
         requested, self._requested = self._requested, None
@@ -100,7 +100,7 @@ class EnvScaling:
             return False
         try:
             done = self._change(trainer, n_envs)
-        except RescaleLater:  # the schedule is looked at again after the next iteration
+        except RescaleLater:  # the next iteration ends with another try
             return False
         save()
         self._say(f"By n_envs_schedule: {done}")
@@ -132,7 +132,7 @@ class EnvScaling:
         return True
 
     def _change(self, trainer: Trainer, n_envs: int) -> str:
-        """Let the trainer go on in so many environments; return what was done, in sentences."""
+        """Move the trainer to this number of environments; return a description of the change."""
         if not isinstance(trainer, ChangesEnvs):
             raise UserError(f"{type(trainer).__name__} cannot change the number of environments while it trains.")
         if self._handed_in:
@@ -140,7 +140,7 @@ class EnvScaling:
         if isinstance(self.envs, ParallelEnv):
             self.envs.check_reported()
         before, n_workers = self.n_envs, n_workers_of(self.envs)
-        moved = n_workers != self._n_workers_made  # to other workers than the settings say: they stay so many
+        moved = n_workers != self._n_workers_made  # WorkerScaling changed their number: keep it
         later = self._make_envs(n_envs, n_workers=n_workers if moved else None)
         try:
             missing = trainer.replace_envs(later)
@@ -173,14 +173,14 @@ class EnvScaling:
 
 
 def n_workers_of(envs: VectorEnv) -> int:
-    """How many worker processes step these environments."""
+    """The number of worker processes that step `envs`."""
     return envs.num_workers if isinstance(envs, ParallelEnv) else 0
 
 
 def n_envs_in(saved: Mapping[str, Any] | None, run: RunConfig) -> int:
-    """How many environments a run goes on with: those of its checkpoint, if it has one.
+    """The number of environments a run continues with: from its checkpoint if it has one.
 
-    Raises UserError where the checkpoint names a number that cannot be.
+    Raises UserError if the number in the checkpoint is invalid.
     """
     if saved is None:
         return run.n_envs

@@ -1,4 +1,4 @@
-"""Scores the policy of a run while it trains, until a stop is requested, and knows the best score so far."""
+"""Scores the policy of a run during training, until a stop is requested, and keeps the best score so far."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,11 +12,11 @@ from ml_pipeline.runtime.acting import begin_episode
 
 
 class Scoring:
-    """Evaluates when it is called.
+    """Evaluates the policy when called.
 
-    scores: of the evaluations so far, by the number of environment steps before them. best_score: the highest, that of
-    an earlier stretch of the run included; None before the first. is_due: a stop cut the last evaluation short, which a
-    resumption makes up for.
+    scores: of the evaluations so far, by the number of environment steps before them. best_score: the highest,
+    including scores from before a resumption; None before the first. is_due: a stop cut the last evaluation short; a
+    resumed run repeats it.
     """
 
     def __init__(
@@ -29,8 +29,8 @@ class Scoring:
         unit: str | None = None,
         ranks: RankContext,
     ) -> None:
-        """save_best: called with the trainer where no earlier score reached that of its policy. unit: what the score
-        is, for the sentence about it. ranks: of these the first evaluates, and all know the score."""
+        """save_best: called with the trainer if its policy sets a new best score. unit: of the score, for its
+        message. ranks: the first one evaluates and sends the score to all."""
         self.scores: dict[int, float] = {}
         self.best_score: float | None = None
         self.is_due = False
@@ -42,7 +42,7 @@ class Scoring:
         self._ranks = ranks
 
     def __call__(self, trainer: Trainer) -> dict[str, float]:
-        """The score, as a metric. A stop request ends the evaluation before its next step: then nothing."""
+        """The score, as a metric. A stop request ends the evaluation before its next step; then empty."""
         score = self._ranks.first("the evaluation", lambda: self._score_of(trainer))
         if score is None:
             self.is_due = True
@@ -56,7 +56,7 @@ class Scoring:
         return {"eval/score": score}
 
     def _score_of(self, trainer: Trainer) -> float | None:
-        """None where a stop cut the evaluation short."""
+        """None if a stop cut the evaluation short."""
         try:
             with trainer.policy.acting_threads():
                 return self._task.score(Stoppable(trainer.policy.act, self._stop))
@@ -67,18 +67,18 @@ class Scoring:
         return {"best_score": -math.inf if self.best_score is None else self.best_score, "unscored": self.is_due}
 
     def load_state_dict(self, state: Mapping[str, Any], *, has_best: bool) -> None:
-        """Go on where `state` was taken. has_best: the policy of the best score is still there."""
+        """Continue where `state` was taken. has_best: the best policy's file still exists."""
         if has_best:
             self.best_score = state["best_score"]
         self.is_due = state["unscored"]
 
 
 class EvaluationStopped(Exception):
-    """A stop was requested while the policy was evaluated."""
+    """A stop was requested during an evaluation."""
 
 
 class Stoppable:
-    """Acts as a policy does, until a stop is requested: then it raises EvaluationStopped."""
+    """Acts like its policy; raises EvaluationStopped once a stop is requested."""
 
     def __init__(self, act: Callable[[Any], Any], stop: StopRequest) -> None:
         self._act = act

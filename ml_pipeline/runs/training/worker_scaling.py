@@ -1,6 +1,6 @@
-"""Moves the environments of a run to other workers between two iterations: as asked, or as the machine's load has it.
+"""Moves the environments of a run to other workers between two iterations: on request, or by the machine's load.
 
-It changes speed, never results. What is best is decided in `models/rl/core/workers/choice.py`.
+It changes speed, never results. `models/rl/core/workers/choice.py` decides which number is best.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from ml_pipeline.models.rl.core.workers.choice import Division, DynamicChoice, L
 from ml_pipeline.runs.requests import WorkerChoice
 from ml_pipeline.runtime.cores import IdleWatch
 
-_LOOK_S = 1.0  # at least, since the kernel counts idle time in hundredths of a second
-_MOST_FAILURES = 3  # of moves, after which the choice is left alone
+_LOOK_S = 1.0  # minimum: the kernel counts idle time in hundredths of a second
+_MOST_FAILURES = 3  # of moves, before the choice is left alone
 _WORKER_BYTES = 60_000_000  # of a worker with a small environment
-_REFUSALS = (UserError, VectorEnvError, OSError, MemoryError)  # of workers that cannot be started
+_REFUSALS = (UserError, VectorEnvError, OSError, MemoryError)  # workers that cannot be started
 
 
 class WorkerScaling:
-    """A hook that is called after each iteration, and answers requests for a number of workers.
+    """A hook called after each iteration, which also handles requests for a number of workers.
 
-    Returns "workers/count": the worker processes that stepped this iteration; nothing where environments have none.
+    Returns "workers/count": the worker processes that stepped this iteration; empty if there are none.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class WorkerScaling:
         vec_env: str = "parallel",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """envs: the environments as they are now. say: told of every move, and of why there is none. dynamic: whether
-        the run chooses. vec_env: as in the settings. clock: in s.
+        """envs: returns the current environments. say: prints every move, and why there is none. dynamic: choose
+        the number by load. vec_env: as in the settings. clock: in s.
         """
         self._envs = envs
         self._say = say
         self._vec_env = vec_env
         self._clock = clock
-        self._asked: int | WorkerChoice | None = None  # what could not be done yet
+        self._asked: int | WorkerChoice | None = None  # request that is pending
         self._failures = 0
         self._choice: DynamicChoice | None = None
         self._dynamic = dynamic
@@ -68,9 +68,9 @@ class WorkerScaling:
         return {"workers/count": count}
 
     def request(self, n_workers: int | WorkerChoice) -> None:
-        """Move to so many workers and stay there; "auto" chooses once, "dynamic" from now on. Says what was done.
+        """Move to `n_workers` and stay there; "auto" chooses once, "dynamic" from now on. Prints what was done.
 
-        Raises UserError, with the workers as they were, where that cannot be had.
+        Raises UserError if that is impossible; the workers are unchanged.
         """
         envs = self._envs()
         if not isinstance(envs, ParallelEnv) or self._vec_env != "parallel":
@@ -129,7 +129,7 @@ class WorkerScaling:
             self._say(f"Now {in_words(envs)}: {move.reason}.")
 
     def _move(self, envs: ParallelEnv, rescale: Callable[[], None]) -> float:
-        """How long it took, in s."""
+        """Returns its duration in s."""
         began = self._clock()
         rescale()
         return self._clock() - began
@@ -144,7 +144,7 @@ class WorkerScaling:
 
 
 def in_words(envs: ParallelEnv) -> str:
-    """Who steps the environments, as part of a sentence."""
+    """The workers that step `envs`, as part of a sentence."""
     if not envs.num_workers:
         return "no workers, only the trainer's process"
     workers = counted(envs.num_workers, "worker")
@@ -156,7 +156,7 @@ def _rescale_to(envs: ParallelEnv, division: Division) -> None:
 
 
 def _check_memory(envs: ParallelEnv, n_workers: int) -> None:
-    """Raise UserError where there is no memory for new workers beside the old ones."""
+    """Raise UserError if there is no memory for new workers next to the old ones."""
     sizes = [_WORKER_BYTES]
     for pid in envs.worker_pids:
         with contextlib.suppress(psutil.Error):
@@ -171,15 +171,15 @@ def _check_memory(envs: ParallelEnv, n_workers: int) -> None:
 
 def _new_choice(envs: ParallelEnv) -> DynamicChoice:
     cost = None
-    with contextlib.suppress(VectorEnvError):  # an environment that cannot be made once more, as a move will show
+    with contextlib.suppress(VectorEnvError):  # no further environment can be made, as a move will show
         cost = envs.measure_step()
-    # Runs that see the same free core at the same time do not all take it: some wait for longer.
+    # Runs that see the same free core at the same time must not all take it: some wait longer.
     patience = 3 + os.getpid() % 3
     return DynamicChoice(cost, wake_s=measure_wake(), in_workers_only=not envs.may_step_here, patience=patience)
 
 
 class _Window:
-    """What was measured since it began."""
+    """Measurements since `begin`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -191,11 +191,11 @@ class _Window:
         return self._clock() - self._began
 
     def begin(self, envs: ParallelEnv) -> None:
-        """Begin anew, with the workers of now."""
+        """Start again, with the current workers."""
         self._begin(envs.worker_pids)
 
     def add(self, envs: ParallelEnv, metrics: Mapping[str, float]) -> None:
-        """An iteration; the first one tells only where the next one begins."""
+        """Add an iteration; the first one only marks the start of the next."""
         before, self._step = self._step, metrics.get("time/global_step")
         if before is None or self._step is None:
             self.begin(envs)
@@ -204,7 +204,7 @@ class _Window:
         self._stepping_s += metrics.get("time/stepping_s", 0.0) + metrics.get("time/waiting_s", 0.0)
 
     def look(self, envs: ParallelEnv, trainer: Trainer) -> Look | None:
-        """All of it; None where no steps were measured."""
+        """The measurements; None if no steps were measured."""
         n_steps, wall_s = round(self._transitions / envs.num_envs), self.wall_s
         if n_steps < 1 or not self._stepping_s > 0:
             return None
@@ -228,7 +228,7 @@ class _Window:
 
 
 def _cpu_s(pids: Sequence[int]) -> float:
-    """What these processes have used of processors so far; nothing of those that are gone."""
+    """CPU time that these processes have used so far, in s; 0 for those that have ended."""
     used_s = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.Error):
