@@ -1,7 +1,6 @@
-"""What a run takes over from the policy that `init_from` names: its weights, and the scaling they were learned with.
+"""Starts a run from the policy in `init_from`: copies its weights and the scaling they were learned with.
 
-Nothing else is taken over: the optimizer, the schedules and the counts of a new run begin anew. Going on with a run is
-`--resume`.
+Nothing else is copied: optimizer, schedules and counters start fresh. To continue a run, use `--resume`.
 """
 
 import os
@@ -16,7 +15,7 @@ from ml_pipeline.trading.task import TradingTask
 
 
 def initial_checkpoint(named: Path) -> Path:
-    """The checkpoint of a run folder, a version of a deployed model, or a file; links are followed once.
+    """The checkpoint of a run folder, a version of a deployed model, or a file; resolves links once.
 
     Raises UserError if there is none.
     """
@@ -31,9 +30,9 @@ def initial_checkpoint(named: Path) -> Path:
 
 
 def load_initial_policy(policy: TrainedPolicy, config: TrainConfig) -> None:
-    """Let a new run's policy have the weights and the statistics of the one that its settings name, bit for bit.
+    """Copy weights and statistics from the policy in `init_from` into a new run's policy, bit for bit.
 
-    Raises UserError if that cannot be read, or is of another algorithm, network or space.
+    Raises UserError if it cannot be read, or has another algorithm, network or space.
     """
     assert config.run.init_from is not None
     checkpoint = initial_checkpoint(config.run.init_from)
@@ -51,9 +50,9 @@ def load_initial_policy(policy: TrainedPolicy, config: TrainConfig) -> None:
 
 
 def trading_task_as_begun(config: TrainConfig) -> TradingTask:
-    """The trading task of these settings, its features scaled as those of the policy that `init_from` names.
+    """The trading task of these settings, with features scaled as for the policy in `init_from`.
 
-    A run that goes on takes the scaling from its own checkpoint. Raises UserError if the policy observed otherwise.
+    A resumed run takes the scaling from its own checkpoint. Raises UserError if the policy's observations differ.
     """
     run = config.run
     assert run.init_from is not None

@@ -1,6 +1,6 @@
-"""The kinds of training whose machine code can be compiled before the first of them, each by what a run itself calls.
+"""The kinds of training whose machine code can be compiled ahead, each with the calls that a run itself makes.
 
-So there is no list of compiled functions that might miss one: a policy is made and readied, an environment is stepped.
+These calls make a policy or step an environment, so no list of compiled functions can fall out of date.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ _MEMORY = PPOConfig(memory="lstm")  # a GRU's code is the same
 
 
 def _acting(config: PPOConfig, actions: spaces.Space) -> None:
-    from ml_pipeline.models.rl.policies.policy import Policy  # with torch, which trading does without
+    from ml_pipeline.models.rl.policies.policy import Policy  # imports torch, which trading does not need
 
     Policy(_OBSERVATIONS, actions, config, seed=0).compile()
     RewardScaler(1, gamma=config.gamma).compile()
@@ -58,4 +58,4 @@ KINDS: Mapping[str, Mapping[str, Callable[[], None]]] = {
     "trading-stops": {"stepping": partial(_trading, TradingConfig(stop_loss=0.05))},
     "trading-batched": {"stepping": _batched},
 }
-"""By kind its parts, which may be compiled side by side. Names that end in -box are for continuous actions."""
+"""The parts of each kind, which may be compiled in parallel. Names in -box are for continuous actions."""

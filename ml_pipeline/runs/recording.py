@@ -1,4 +1,4 @@
-"""What a run records and tells: how it began and ended, run.log, metrics and episodes, settings, its sinks."""
+"""The records of a run: how it began and ended, run.log, metrics and episodes, settings, sinks."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +40,7 @@ from ml_pipeline.runs.training.env_scaling import EnvScaling
 from ml_pipeline.runtime.files import open_regular, written_whole
 from ml_pipeline.runtime.user_code import call_user_code, import_by_name
 
-_WANDB_CLOSE_S = 60.0  # what was not sent yet goes over the network
+_WANDB_CLOSE_S = 60.0  # unsent data goes over the network
 
 
 Ended = Literal["finished", "stopped", "failed"]
@@ -50,9 +50,9 @@ Ended = Literal["finished", "stopped", "failed"]
 class RunResult:
     """How a run ended.
 
-    scores: of the evaluations of this call, by the number of environment steps before them. best_score: the highest of
-    the whole run; None before the first evaluation. report: the verdict in words, and report_path: in figures, among
-    the other files of the report; None where the run did not finish, or its task writes none. error: what made it fail.
+    scores: evaluation scores of this call, by environment steps. best_score: the highest of the whole run; None before
+    the first evaluation. report: the result in words. report_path: its JSON file, next to the other report files. Both
+    are None if the run did not finish; report_path also if the task writes none. error: the cause of a failure.
     """
 
     folder: Path
@@ -74,10 +74,10 @@ class RunResult:
 
 
 class Recording:
-    """Hears what the run tells; `listener` passes it on. Nothing is written before the run has been accepted."""
+    """Logs the events of a run; `listener` also forwards them. Writes nothing before the run is accepted."""
 
     def __init__(self, config: TrainConfig, folder: Path, listener: RunListener) -> None:
-        """Raises UserError if a sink cannot be had: its extra is missing, or the user's class fails."""
+        """Raises UserError if a sink is unavailable: its extra is missing, or the user's class fails."""
         self._log = RunLog(folder / LOG_FILE)
         self.listener = LoggedListener(listener, self._log)
         self.sinks = _sinks_of(config, folder, self.listener.say)
@@ -87,7 +87,7 @@ class Recording:
         self._log.write(f"Training is {'finished' if status == 'finished' else 'stopped'} and saved.")
 
     def end(self, result: RunResult) -> None:
-        """Record how the run ended, and finish the sinks; may take until the limits of those that hang."""
+        """Record how the run ended, and close the sinks; waits for a hanging sink up to its timeout."""
         end = RunEnd(result.status, result.reason, result.global_step, result.best_score, result.folder)
         self._log.write(closing_entry(end))
         for sink in self.sinks:
@@ -95,7 +95,7 @@ class Recording:
         self.close()
 
     def close(self) -> None:
-        """Finish the sinks and the log; may be called twice."""
+        """Close the sinks and the log; may be called twice."""
         for sink in self.sinks:
             sink.close()
         self._log.close()
@@ -142,8 +142,8 @@ def begin_files(
 ) -> tuple[MetricsFile, MonitorCsv]:
     """Write the settings and the warnings about features, and open the sinks of metrics and episodes.
 
-    Where one fails, those that were not there go.
-    resume_step: the global step that a resumed run goes on from; None begins anew.
+    If one fails, the new files are removed.
+    resume_step: the global step that a resumed run continues from; None for a new run.
     """
     with ExitStack() as undo:
         for path in (folder / name for name in (METRICS_FILE, EPISODES_FILE, SETTINGS_FILE, FEATURE_WARNINGS_FILE)):
@@ -161,17 +161,17 @@ def begin_files(
 
 
 def write_settings(folder: Path, config: TrainConfig) -> None:
-    """Every setting but the folder, which this run has taken: the file may be the --config of other runs."""
+    """Write all settings but the folder, so that the file can be the --config of other runs."""
     settings = {name: value for name, value in flatten(config).items() if name != "checkpoint_dir"}
     write_yaml(folder / SETTINGS_FILE, settings)
 
 
 def write_feature_warnings(folder: Path, task: Task) -> None:
-    """Write the warnings about the features of a task that has any; an empty list means that none was found.
+    """Write the warnings about a task's features, if it has features; an empty list means no warnings.
 
     Raises UserError if a feature sees ahead.
     """
-    warnings = getattr(task, "feature_warnings", None)  # a Gymnasium task, and most of a user's own, have none
+    warnings = getattr(task, "feature_warnings", None)  # Gymnasium tasks and most custom tasks have none
     if warnings is not None:
         records = [warning.record() for warning in warnings]
         with written_whole(folder / FEATURE_WARNINGS_FILE, "w", encoding="utf-8", newline="\n") as file:
@@ -179,7 +179,7 @@ def write_feature_warnings(folder: Path, task: Task) -> None:
 
 
 def feature_warnings(folder: Path) -> list[dict[str, Any]]:
-    """The records of `FeatureWarning` that a run folder holds; of a run of no market, none.
+    """The `FeatureWarning` records in a run folder; empty if the run is not of a market.
 
     Raises UserError if the file cannot be read.
     """
@@ -206,16 +206,16 @@ def _is_warning(record: object) -> bool:
 
 
 def last_row_has_other_n_envs(folder: Path, n_envs: int) -> bool:
-    """Whether the last iteration was made in another number of environments, as its metrics say."""
+    """Whether the last iteration used another number of environments, according to its metrics."""
     rows = read_lines(folder / METRICS_FILE)
     try:
         return bool(rows) and json.loads(rows[-1]).get("time/n_envs") != n_envs
-    except (ValueError, AttributeError):  # a row that somebody wrote: at worst it waits
+    except (ValueError, AttributeError):  # an edited row: at worst, a request waits
         return True
 
 
 def run_start(folder: Path, trainer: Trainer, scaling: EnvScaling, *, n_ranks: int) -> RunStart:
-    """The run as it begins. scaling: has its environments, and the settings of now."""
+    """The start event of the run. scaling: has its environments and current settings."""
     parallel = scaling.envs if isinstance(scaling.envs, ParallelEnv) else None
     total_iterations, total_steps = _planned_length(trainer, scaling)
     run, n_steps = scaling.config.run, scaling.config.ppo.n_steps
@@ -237,7 +237,7 @@ def run_start(folder: Path, trainer: Trainer, scaling: EnvScaling, *, n_ranks: i
 
 
 def opening_sentences(trainer: Trainer, resumed_from: Mapping[str, Any] | None) -> Iterator[str]:
-    """Where the run goes on, and what of its environments it could not restore. resumed_from: a loaded checkpoint."""
+    """Where the run continues, and which state it could not restore. resumed_from: a loaded checkpoint."""
     if resumed_from is not None:
         yield f"Resuming after iteration {trainer.iteration}, step {trainer.global_step:,}."
         if trainer.finished:
@@ -252,7 +252,7 @@ def opening_sentences(trainer: Trainer, resumed_from: Mapping[str, Any] | None) 
 
 
 def _planned_length(trainer: Trainer, scaling: EnvScaling) -> tuple[int, int]:
-    """At which iteration and global step training ends, the planned numbers of environments considered."""
+    """The iteration and global step at which training ends, including planned changes of n_envs."""
     run, n_steps = scaling.config.run, scaling.config.ppo.n_steps
     left = trainer.total_iterations - trainer.iteration
     if not run.n_envs_schedule or left <= 0:

@@ -1,4 +1,4 @@
-"""The heading of a run's report: which run it is, its seed, the command that starts it anew, and its settings."""
+"""The heading of a run's report: its name, its seed, the command that repeats it, and its settings."""
 
 import contextlib
 import html
@@ -22,9 +22,9 @@ _TITLE_ENDS = "</h1>"
 
 
 def write_report_heading(report: Path, run_folder: Path) -> None:
-    """Name the run below the title of the page in the folder `report`; without a page or settings, nothing is written.
+    """Insert the heading below the title of the page in the folder `report`, if page and settings exist.
 
-    If the settings cannot be read, as after a mistaken edit, the report stays as it is.
+    If the settings cannot be read, such as after a bad edit, the report is unchanged.
     """
     page, settings_file = report / PAGE_FILE, run_folder / SETTINGS_FILE
     if not (page.is_file() and settings_file.is_file()):
@@ -37,7 +37,7 @@ def write_report_heading(report: Path, run_folder: Path) -> None:
 
 
 def command_of(settings: Mapping[str, Any]) -> str:
-    """What a user types to start a run with these settings anew: the flags that are not at their defaults.
+    """The command that starts a run with these settings, with only the flags that differ from the defaults.
 
     >>> command_of({"env_id": "CartPole-v1", "n_envs": 8, "seed": 0, "hidden_sizes": (64, 64)})
     'ml-pipeline train --env-id CartPole-v1 --n-envs 8'
@@ -45,7 +45,7 @@ def command_of(settings: Mapping[str, Any]) -> str:
     words = ["ml-pipeline", "train"]
     differing = _differing(settings)
     if differing.get("total_timesteps") is not None:
-        differing.pop("iterations", None)  # one of the two says how long, and the other is then none
+        differing.pop("iterations", None)  # only one of the two sets the length
     for name, value in differing.items():
         if isinstance(value, bool):
             words.append(flag_of(name) if value else flag_of(name).replace("--", "--no-", 1))

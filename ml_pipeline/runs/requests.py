@@ -1,7 +1,7 @@
-"""request.json: what somebody asks of a run that goes on, which the run takes between two iterations.
+"""request.json: a change requested of a running run, which applies it between two iterations.
 
-Anybody may write one, from any process. A request that is written before the last one was taken joins it: where both
-name a setting, the later value counts. What a run was asked after its last iteration waits for its resumption.
+Any process may write one. A new request is merged into one that is still waiting; if both name a setting, the later
+value counts. A request made after the last iteration waits until the run is resumed.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ WorkerChoice = Literal["auto", "dynamic"]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a run is asked to change; None leaves a setting as it is. Raises UserError if a value cannot be used.
+    """The changes requested of a run; None: no change. Raises UserError if a value is invalid.
 
-    n_workers: this many worker processes from now on, 0 for none; "auto" chooses once, now, and "dynamic" again and
-    again. n_envs: this many environments.
+    n_workers: the new number of worker processes, 0 for none; "auto" chooses once, "dynamic" keeps adjusting.
+    n_envs: the new number of environments.
 
     >>> Request(n_workers=4)
     Request(n_workers=4, n_envs=None)
@@ -60,16 +60,16 @@ class Request:
             raise UserError("A request must name n_workers or n_envs, but names neither.")
 
     def named(self) -> dict[str, Any]:
-        """The settings that it names, with their values."""
+        """The requested settings, with their values."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def write_request(folder: Path, *, n_workers: int | WorkerChoice | None = None, n_envs: int | None = None) -> Request:
-    """Ask the run that writes `folder` for a change, and return all that it is now asked for.
+    """Request a change of the run that writes `folder`, and return all waiting changes.
 
-    The run takes it at the end of its iteration, and says in run.log what it did. Several may ask at once: no request
-    is lost, except that of two values of one setting the later counts. Raises UserError if a value cannot be used,
-    or the folder is missing or cannot be written.
+    The run applies them at the end of its iteration, and logs the outcome in run.log. Several processes may call this
+    at once: no request is lost, but of two values of one setting the later counts. Raises UserError if a value is
+    invalid, or the folder is missing or cannot be written.
     """
     request = Request(n_workers=n_workers, n_envs=n_envs)
     if not folder.is_dir():
@@ -78,7 +78,7 @@ def write_request(folder: Path, *, n_workers: int | WorkerChoice | None = None, 
     try:
         with alone(folder / _LOCK_FILE):
             if os.path.lexists(path):
-                # What is no request gives way; one that the run takes at this moment is no longer there to join.
+                # Overwrite an invalid file; a request that the run has just taken cannot be merged.
                 with contextlib.suppress(UserError, FileNotFoundError):
                     request = Request(**{**_read(path).named(), **request.named()})
             with written_whole(path, "w", encoding="utf-8") as file:
@@ -89,16 +89,16 @@ def write_request(folder: Path, *, n_workers: int | WorkerChoice | None = None, 
 
 
 class Requests:
-    """What is asked of the run that writes a folder."""
+    """The requests to the run that writes a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / REQUEST_FILE
         self._refused: tuple[int, int] | None = None  # inode and time of a file that could not be removed
 
     def take(self) -> Request | None:
-        """What was asked since the last call; None, at the cost of one stat, if nothing was.
+        """The request made since the last call; None, at the cost of one stat, without one.
 
-        Raises UserError, once, where something else lies there; it is removed if it can be.
+        Raises UserError once if the file is not a request; removes it if possible.
         """
         try:
             found = os.lstat(self._path)
@@ -109,10 +109,10 @@ class Requests:
             return None
         taken = self._path.with_name(_TAKEN_FILE)
         try:
-            # Renamed before it is read: what is written from here on waits for the next call.
+            # Rename before reading: a request written from here on waits for the next call.
             os.replace(self._path, taken)
             return _read(taken)
-        except FileNotFoundError:  # somebody withdrew it
+        except FileNotFoundError:  # it was withdrawn
             return None
         except OSError as error:
             self._refused = identity
@@ -122,14 +122,14 @@ class Requests:
 
 
 class RequestHandling:
-    """Does what is asked of a run, when it is called, between two iterations.
+    """Applies the requests to a run; called between two iterations.
 
-    handlers: by the name of a setting what changes it: takes the value asked for, says what it did, and raises
-    UserError where it refuses.
+    handlers: by setting, the function that changes it: takes the requested value, reports the outcome, and raises
+    UserError to refuse.
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None], *, ranks: "RankContext") -> None:
-        """say: told what is refused; the handlers say what is done. ranks: do together what the first is asked."""
+        """say: receives refusals; the handlers report successes. ranks: all apply the requests of the first."""
         self.handlers: dict[str, Callable[[Any], None]] = {}
         self._requests = Requests(folder)
         self._say = say
@@ -147,7 +147,7 @@ class RequestHandling:
                 self._say(f"The request for {name} = {value} is refused: {error}")
 
     def _take(self) -> dict[str, Any]:
-        """The settings that are asked for; says what cannot be used."""
+        """The requested settings; reports an invalid request."""
         try:
             request = self._requests.take()
         except UserError as error:
@@ -157,9 +157,9 @@ class RequestHandling:
 
 
 def _read(path: Path) -> Request:
-    """The request in a file. Raises UserError if it holds none, and OSError where it cannot be read."""
+    """The request in a file. Raises UserError if it holds none, OSError if it cannot be read."""
     ignored = f"{path.with_name(REQUEST_FILE)} is ignored: "
-    if not stat.S_ISREG(os.lstat(path).st_mode):  # a pipe would let the run wait, and a link leads elsewhere
+    if not stat.S_ISREG(os.lstat(path).st_mode):  # a pipe would block the run, and a link leads elsewhere
         raise UserError(f"{ignored}it is not a regular file.")
     with open(path, "rb") as file:
         data = file.read(_MOST_BYTES)

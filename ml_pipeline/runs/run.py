@@ -1,7 +1,7 @@
-"""`Run`: one training from settings to report, in a folder of its own.
+"""`Run`: one training from settings to report, in its run folder.
 
-It prints nothing. In the main thread it handles Ctrl-C while it trains, unless somebody does already, and puts the
-handler back. So commands, notebooks, threads and services can all call it, and several of them at once.
+It prints nothing. While it trains in the main thread it handles Ctrl-C, unless a handler is already set, and restores
+the handler afterwards. So commands, notebooks, threads and services can all call it, also concurrently.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ from ml_pipeline.runs.training.scoring import Scoring
 from ml_pipeline.runs.training.worker_scaling import WorkerScaling
 from ml_pipeline.runtime.interrupts import Interrupted
 
-_FOLDER, _TRAINING = "the run folder", "training"  # what ranks come to together
+_FOLDER, _TRAINING = "the run folder", "training"  # names of collective calls
 
 
 class Run:
@@ -82,15 +82,15 @@ class Run:
         started_with: StartedWith | None = None,
     ) -> None:
         """config: every setting; its checkpoint_dir is the run folder, and None makes a new one in checkpoints/.
-        task: what to learn; None: what `config` names, see `make_task`.
+        task: what to learn; None: the task named in `config`, see `make_task`.
         checkpoint: one to continue, with the config of `resumed_config`.
-                trust_checkpoint: open pickled states of environments beside it that no run of this user signed. sinks:
-        where the metrics of each iteration go besides metrics.jsonl and monitor.csv; the caller closes them.
-        listener: told what a person who watches wants to read. stop: ends the run once it is requested. envs: to train
-        in, as many as `config` says, which stay open; None: made of the task, and closed. ranks: the processes that
-        train together, this one alone by default, each by a Run with the same config, task and checkpoint; the first
-        alone has the folder, and the others tell a listener and sinks nothing but the beginning and the end.
-        started_with: the settings file that `config` comes from, by which `backtest --config` finds the run.
+        trust_checkpoint: also open its pickled environment states if no run of this user signed them.
+        sinks: receive the metrics of each iteration, besides metrics.jsonl and monitor.csv; the caller closes them.
+        listener: receives the progress to show to a person. stop: ends the run once requested.
+        envs: to train in, as many as in `config`, left open; None: made from the task, and closed.
+        ranks: the processes that train together, each in a Run with the same config, task and checkpoint; by default
+        this process alone. Only the first has the folder; the others report only start and end.
+        started_with: the settings file of `config`, by which `backtest --config` finds the run.
         """
         self.config = config
         self.task = make_task(config) if task is None else task
@@ -103,17 +103,17 @@ class Run:
         self.ranks = ranks or RankContext()
         self.started_with = started_with
         self.result: RunResult | None = None
-        """How the run ended, also where `train` raised; None before that, and where the run was refused."""
+        """How the run ended, even if `train` raised; None before that, or if the run was refused."""
 
     def train(self) -> RunResult:
-        """Train to the end, or until the stop request, and save; where the run finished, report on its best policy.
+        """Train to the end or a stop request, and save; if the run finished, report on its best policy.
 
-        What breaks a run down is raised: VectorEnvError where the environments fail, TrainingFailed where the numbers
-        do, both with a note on how to resume, UserError where a file cannot be written. KeyboardInterrupt, from Ctrl-C
-        in a notebook, is raised after saving. `result` then holds status "failed" or "stopped", and the error.
+        Raises VectorEnvError if the environments fail and TrainingFailed if the numbers do, both with a note on how to
+        resume; UserError if a file cannot be written; KeyboardInterrupt, from Ctrl-C in a notebook, after saving.
+        `result` then holds status "failed" or "stopped", and the error.
 
-        Raises UserError, with the folder as it was, where the run is refused: settings, spaces, device, checkpoint or
-        folder cannot be used, or another run writes the folder. Call it once; another `Run` continues a checkpoint.
+        Raises UserError if settings, spaces, device, checkpoint or folder are unusable, or another run writes the
+        folder; the folder is left unchanged. Call it once; another `Run` continues a checkpoint.
         """
         if self.result is not None:
             raise UserError("This run has ended; to continue it, create another Run with its latest.pt as checkpoint.")
@@ -121,7 +121,7 @@ class Run:
         if not self.ranks.is_first:
             return self._train_beside()
         claim = self.ranks.first(_FOLDER, self._claim_folder, send=lambda claim: str(claim.folder))
-        take_stop_note(claim.folder)  # which a run that was killed left behind
+        take_stop_note(claim.folder)  # left by a killed run
         config = _with_folder(self.config, claim.folder)
         with contextlib.ExitStack() as undo:
             undo.callback(claim.abandon)
@@ -156,18 +156,18 @@ class Run:
             return self.result
         except BaseException as error:
             self.result = self.result or _broken_off(training, claim.folder, error, trained=trained)
-            with contextlib.suppress(UserError):  # the first error is the one to tell
+            with contextlib.suppress(UserError):  # report the first error
                 _record(claim, self.result)
             raise
         finally:
             claim.release()
-            with closing(recording):  # also where a damaged checkpoint's values break even the telling of the end
+            with closing(recording):  # even if a damaged checkpoint's values break recording.end
                 if self.result is not None:
                     recording.end(self.result)
 
     def _train_beside(self) -> RunResult:
-        """Train as a rank that has no folder: the first one writes, evaluates and reports."""
-        folder = Path(self.ranks.first(_FOLDER, self._claim_folder))  # this rank need not see it
+        """Train as a rank without the folder: the first rank writes, evaluates and reports."""
+        folder = Path(self.ranks.first(_FOLDER, self._claim_folder))  # this rank may lack access
         config = _with_folder(self.config, folder)
         training = self.ranks.each(_TRAINING, lambda: Training(self, config, folder))
         with closing(training):
@@ -208,12 +208,12 @@ class Run:
 class Training:
     """Trains, evaluates, saves and rescales in one folder; `close` closes the environments and the files.
 
-    After each iteration: the hooks (early stopping, resources, workers), the evaluation if it is due, the report of the
-    figures of both to the sinks, then another number of environments or the checkpoint that is due.
+    After each iteration: the hooks (early stopping, resources, workers), the evaluation if due, the metrics of both to
+    the sinks, then a change of the number of environments or the checkpoint if due.
     """
 
     def __init__(self, run: Run, config: TrainConfig, folder: Path, recording: Recording | None = None) -> None:
-        """config: the settings of the run, with its folder. recording: of the first rank, which has the folder.
+        """config: the settings of the run, with its folder. recording: None except on the first rank.
 
         Raises UserError if a setting is invalid; the run folder is left unchanged.
         """
@@ -252,7 +252,7 @@ class Training:
                 self._restore(saved)
             elif settings.init_from is not None:
                 load_initial_policy(self.policy, config)
-            # Nothing of an earlier run is touched before all that could be refused has been accepted.
+            # Change no file of an earlier run before every check that may refuse this one.
             if not self.trainer.finished and ranks.is_first:
                 resume_step = None if saved is None else self.trainer.global_step
                 self._metrics, episodes = begin_files(folder, config, run.task, resume_step=resume_step)
@@ -277,13 +277,13 @@ class Training:
             self._closing = stack.pop_all()
 
     def close(self) -> None:
-        """Close the environments and the files; the policy goes on acting. May be called twice."""
+        """Close the environments and the files; the policy can still act. May be called twice."""
         self._closing.close()
 
     def train(self) -> tuple[Literal["finished", "stopped"], str | None]:
-        """Train to the end or to a stop, and save; return how it ended, and why if it was before all iterations.
+        """Train to the end or to a stop, and save; return how it ended, and why if before all iterations.
 
-        Raises VectorEnvError or TrainingFailed, with a note on how to resume, where training breaks down, and
+        Raises VectorEnvError or TrainingFailed, with a note on how to resume, if training fails, and
         KeyboardInterrupt after Ctrl-C.
         """
         self._announce()
@@ -300,7 +300,7 @@ class Training:
         """Train to the last iteration, an early end or a stop, and save."""
         trainer, stop = self.trainer, self._run.stop
         if not trainer.finished and not self._rescaled(at_start=True) and not self._is_latest(self._resumed_from):
-            self._save_latest(trainer)  # a run that is killed before its first checkpoint can be resumed too
+            self._save_latest(trainer)  # so a run killed before its first checkpoint can resume
         try:
             with resume_hint(self._folder, lambda: trainer.global_step > 0), stop.told_to(trainer.request_stop):
                 trainer.train(
@@ -321,7 +321,7 @@ class Training:
             self._save_latest(trainer)
 
     def _after_iteration(self, trainer: Trainer, statistics: Statistics) -> dict[str, float]:
-        """What the hooks add to the metrics of the iteration."""
+        """The metrics that the hooks add to the iteration."""
         self.require_folder()
         metrics: dict[str, float] = {}
         for hook in (self._target, self._plateau, self._resources, self._worker_scaling):
@@ -337,16 +337,16 @@ class Training:
         """Apply a change of the number of environments, which saves, or save if a checkpoint is due."""
         run = self._config.run
         if is_due(trainer, run.eval_interval):
-            # Who hears of a score may stop the run by it, as a pruner does: then before the next step of any rank.
+            # A listener, such as a pruner, may stop the run on a score: then stop before the next step of any rank.
             share_stop(self._ranks, self._run.stop)
         if not self._rescaled() and is_due(trainer, run.checkpoint_interval):
             self._save_latest(trainer)
 
     def _rescaled(self, *, at_start: bool = False) -> bool:
-        """Whether the number of environments has changed, and the run was saved since.
+        """Apply a due change of the number of environments and save; return whether there was one.
 
-        A schedule has room for one change at a step. So where a resumed run had changed at this very step, what it is
-        asked for waits for the end of its next iteration.
+        A schedule holds one change per step. So if a resumed run had already changed at this step, a request waits for
+        the end of its next iteration.
         """
         if not self._env_scaling.may_change(self.trainer):
             return False
@@ -355,7 +355,7 @@ class Training:
         return self._env_scaling.apply(self.trainer, save=self._save_changed)
 
     def _has_changed_here(self) -> bool:
-        """Whether the last iteration was made in another number of environments than the next one will be."""
+        """Whether the last iteration used another number of environments than the next one will."""
         n_envs = self._env_scaling.n_envs
         return bool(self._ranks.first("the metrics", lambda: last_row_has_other_n_envs(self._folder, n_envs)))
 
@@ -368,11 +368,11 @@ class Training:
         return f"Training ends early, after iteration {self.trainer.iteration}."
 
     def load_best_policy(self) -> None:
-        """Let the policy be the best so far; where best.pt is gone, it stays the last one."""
+        """Load the best weights into the policy; without best.pt it keeps the last ones."""
         self._checkpoints.load_best(self.policy)
 
     def require_folder(self) -> None:
-        """Raise UserError if the run folder is no longer the one that the run began in."""
+        """Raise UserError if the run folder was deleted, moved or replaced."""
         self._checkpoints.require_folder()
 
     def _restore(self, saved: Mapping[str, Any]) -> None:
@@ -382,7 +382,7 @@ class Training:
             if self._plateau is not None and saved["plateau"] is not None:
                 self._plateau.load_state_dict(saved["plateau"])
             self.scoring.load_state_dict(saved, has_best=self._checkpoints.has_best())
-            # With a score, a resumption trains on: its settings may ask for more.
+            # With a score, a resumed run keeps training: its settings may set a new target.
             self._ended_early = self.scoring.is_due and saved["ended_early"]
 
     def _announce(self) -> None:
@@ -390,12 +390,12 @@ class Training:
         self._listener.started(start)
         for sentence in opening_sentences(self.trainer, self._resumed_from):
             self._listener.say(sentence)
-        if self._ranks.is_first:  # the other ranks have nobody who listens before the first iteration ends
+        if self._ranks.is_first:  # those of other ranks are gathered after each iteration
             for sentence in self._env_scaling.take_sentences():
                 self._listener.say(sentence)
 
     def _evaluate_late(self) -> None:
-        """Do what a stop left undone: evaluate, and add the score to the metrics of that iteration."""
+        """Run the evaluation that a stop skipped, and add the score to that iteration's metrics."""
         path, step = self._folder / METRICS_FILE, self.trainer.global_step
         scores = self.scoring(self.trainer)
         if scores and self._ranks.is_first:
@@ -418,7 +418,7 @@ class Training:
         self._checkpoints.save(name, trainer, state)
 
     def _is_latest(self, saved: Mapping[str, Any] | None) -> bool:
-        """Whether latest.pt is the checkpoint that is resumed, with the very settings of now."""
+        """Whether the resumed checkpoint is latest.pt, with the same settings as now."""
         is_latest = self._run.checkpoint == self._folder / LATEST_CHECKPOINT
         return saved is not None and is_latest and saved["config"] == settings_kept(self._config)
 

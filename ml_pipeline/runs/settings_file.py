@@ -1,7 +1,7 @@
-"""The settings file that a run was started with, remembered by the run folder: `backtest --config` finds the run by it.
+"""Records in the run folder which settings file started a run, so that `backtest --config` can find the run.
 
-Equal content counts; comments, order, layout and the file's name may differ. Runs outside checkpoints/ are listed in
-the user's state folder, and only the very same file finds them: another project may have a file of equal content.
+Files match by content; comments, order, layout and file name may differ. Runs outside checkpoints/ are listed in the
+user's state folder and match only by file path, because another project may have a file of equal content.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ _MOST_BYTES = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsFile:
-    """A settings file as it was read. content: what it holds, as text that is equal where the settings are.
+    """A settings file as it was read. content: normalized text, equal for equal settings.
 
-    paths: the paths that it names, by setting, as absolute ones: they start from the working directory.
+    paths: the absolute paths in it, by setting; relative ones start from the working directory.
     """
 
     path: str
@@ -37,20 +37,19 @@ class SettingsFile:
     paths: Mapping[str, str]
 
     def is_same(self, other: "SettingsFile") -> bool:
-        """Whether both hold the same settings, whatever their names."""
+        """Whether both hold the same settings; names may differ."""
         return (self.content, self.paths) == (other.content, other.paths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartedWith:
-    """How a run was started. file: of --config, None without it. flags: the settings given besides, as a user writes
-    their values."""
+    """How a run was started. file: of --config, or None. flags: further settings, with values as typed."""
 
     file: SettingsFile | None = None
     flags: Mapping[str, str] = field(default_factory=dict)
 
     def record(self, folder: Path) -> None:
-        """Let a run folder remember the file and the flags; a resumption without a file adds its flags.
+        """Store the file and the flags in a run folder; resuming without a file adds its flags.
 
         Raises UserError if the folder cannot be written.
         """
@@ -71,11 +70,11 @@ class StartedWith:
             _list_elsewhere(folder.absolute())
 
     def with_flags(self, **flags: Any) -> "StartedWith":
-        """The same with further settings given."""
+        """A copy with further flags."""
         return replace(self, flags={**self.flags, **{name: written(value) for name, value in flags.items()}})
 
     def shown_flags(self) -> str:
-        """The flags as they are typed; empty without any.
+        """The flags as typed; empty without any.
 
         >>> StartedWith(flags={"seed": "1", "hidden_sizes": "64 64"}).shown_flags()
         '--seed 1 --hidden-sizes 64 64'
@@ -84,9 +83,9 @@ class StartedWith:
 
 
 def read_settings_file(path: Path) -> tuple[dict[str, Any], SettingsFile]:
-    """The settings that a file names, converted, and the file to remember.
+    """The converted settings of a file, and its record.
 
-    Raises UserError as `read_train_settings`.
+    Raises UserError like `read_train_settings`.
     """
     mapping = read_mapping(path)
     settings = train_settings_of(mapping, path)
@@ -96,7 +95,7 @@ def read_settings_file(path: Path) -> tuple[dict[str, Any], SettingsFile]:
 
 
 def started_with(folder: Path) -> StartedWith | None:
-    """What a run folder remembers; None if it remembers nothing that can be read."""
+    """The record in a run folder; None if missing or unreadable."""
     try:
         with open_regular(folder / STARTED_WITH_FILE) as file:
             values = json.loads(file.read(_MOST_BYTES))
@@ -109,13 +108,13 @@ def started_with(folder: Path) -> StartedWith | None:
 
 
 def runs_elsewhere(file: SettingsFile) -> list[Path]:
-    """The folders outside checkpoints/ of runs that were started with this very file, whatever it held then."""
+    """The run folders outside checkpoints/ started with the file at this path, whatever its content then."""
     found = [(Path(each), started_with(Path(each))) for each in _listed_elsewhere()]
     return [folder for folder, start in found if start is not None and start.file and start.file.path == file.path]
 
 
 def _list_elsewhere(folder: Path) -> None:
-    """Add a run folder to the list; those that are gone leave it. Without a state folder there is no list."""
+    """Add a run folder to the list, and drop deleted ones. Does nothing without a state folder."""
     with contextlib.suppress(NoKey, OSError):
         state = state_folder()
         state.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""state.json: who writes a run folder, since when, and how the run ended.
+"""state.json: which process writes a run folder, since when, and how the run ended.
 
-`FolderClaim` makes this process the writer; `read_state` is for everybody.
+`FolderClaim` makes this process the writer; any process may call `read_state`.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
 
 
 def in_words(status: Status) -> str:
-    """What a run does, to go on with a sentence.
+    """A run's status as a clause of a sentence.
 
     >>> in_words("finished")
     'it has finished'
@@ -44,10 +44,9 @@ def in_words(status: Status) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
-    """What state.json tells. global_step, iterations and best_score are known once the run has ended.
+    """The content of state.json. global_step, iterations and best_score are set once the run has ended.
 
-    A queued run waits for a service to start it: `writer` is that service then, and whoever claims the folder takes it
-    over.
+    While a run is queued, `writer` is the service that will start it; the process that claims the folder replaces it.
     """
 
     status: Status
@@ -55,7 +54,7 @@ class RunState:
     """Why a run stopped or failed, finished early, or waits."""
     writer: ProcessIdentity
     began: str
-    """When this stretch of the run began or was queued, in UTC (ISO 8601)."""
+    """When this part of the run began or was queued, in UTC (ISO 8601)."""
     ended: str | None = None
     global_step: int | None = None
     iterations: int | None = None
@@ -63,11 +62,10 @@ class RunState:
 
 
 def read_state(folder: Path) -> RunState | None:
-    """The state of a run folder; None where it has no state.json, as folders of older versions.
+    """The state of a run folder; None if it has no state.json, such as in older versions.
 
-    A run whose process was killed could not say so: it reads as failed, with the last sign of life of its process. One
-    that another machine writes reads as running, and a queued one as queued even if its service is gone. Raises
-    UserError where the file holds something else.
+    A run whose process was killed reads as failed, with the last sign of life of its process. A run of another machine
+    reads as running, and a queued one as queued, even if its service is gone. Raises UserError if the file is invalid.
     """
     state = stored_state(folder)
     if state is None or state.status != "running" or is_alive(state.writer) is not False:
@@ -80,14 +78,14 @@ def read_state(folder: Path) -> RunState | None:
 
 
 def readable_state(folder: Path) -> RunState | None:
-    """The state of a run folder; None also where it cannot be read."""
+    """The state of a run folder; None also if it cannot be read."""
     with contextlib.suppress(UserError):
         return read_state(folder)
     return None
 
 
 def last_sign_of_life(folder: Path) -> str:
-    """When the process of a run last wrote a file of its folder, in UTC, to go into a sentence."""
+    """When a run's process last wrote a file in its folder, in UTC, as part of a sentence."""
     written = []
     for name in _WRITTEN_WHILE_IT_RUNS:
         with contextlib.suppress(OSError):
@@ -98,7 +96,7 @@ def last_sign_of_life(folder: Path) -> str:
 
 
 def stored_state(folder: Path) -> RunState | None:
-    """What state.json says, whether or not it still holds."""
+    """The state in state.json, which may be out of date."""
     text = state_text(folder)
     if text is None:
         return None
@@ -115,13 +113,13 @@ def stored_state(folder: Path) -> RunState | None:
 
 
 def write_state(folder: Path, state: RunState) -> None:
-    """Replace what state.json says. Raises UserError if it cannot be written."""
+    """Replace state.json. Raises UserError if it cannot be written."""
     write_state_text(folder, _as_json(state))
 
 
 @contextlib.contextmanager
 def changing_state(folder: Path) -> Iterator[None]:
-    """Within the block no other process or thread looks at a folder's state to change it; the system ends it with us.
+    """Lock a folder's state against changes by other processes and threads; freed if the process dies.
 
     Raises UserError if the folder cannot be written.
     """
@@ -134,7 +132,7 @@ def changing_state(folder: Path) -> Iterator[None]:
 
 
 def state_text(folder: Path) -> str | None:
-    """What state.json holds; None where there is none. Raises UserError if it cannot be read."""
+    """The text of state.json; None without one. Raises UserError if it cannot be read."""
     path = folder / STATE_FILE
     try:
         with open_regular(path) as file:
@@ -146,7 +144,7 @@ def state_text(folder: Path) -> str | None:
 
 
 def write_state_text(folder: Path, text: str) -> None:
-    """Write state.json whole or not at all. Raises UserError if it cannot be written."""
+    """Write state.json atomically. Raises UserError if it cannot be written."""
     try:
         with written_whole(folder / STATE_FILE, "w", encoding="utf-8") as file:
             file.write(text)
@@ -155,12 +153,12 @@ def write_state_text(folder: Path, text: str) -> None:
 
 
 def utc_now() -> str:
-    """This moment, in ISO 8601."""
+    """The current time in ISO 8601."""
     return datetime.now(UTC).isoformat()
 
 
 def _check_types(state: RunState) -> None:
-    """Raises ValueError, TypeError or OverflowError where a value of the file is not what its name says."""
+    """Raises ValueError, TypeError or OverflowError if a value has the wrong type or range."""
     texts, counts = (state.reason, state.ended), (state.global_step, state.iterations)
     good = (
         state.status in get_args(Status)
@@ -171,7 +169,7 @@ def _check_types(state: RunState) -> None:
     )
     if not good:
         raise ValueError("a value of another type")
-    float(state.best_score or 0)  # a whole number may be too large for one
+    float(state.best_score or 0)  # overflows if an int is too large
 
 
 def _is_number(value: object, *kinds: type) -> bool:

@@ -1,4 +1,4 @@
-"""A request to stop a run, made at any time by a signal handler or by another thread."""
+"""A request to stop a run, made at any time by a signal handler or another thread."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -12,16 +12,16 @@ ON_REQUEST = "Stopped on request."
 
 
 def note_stop_request(folder: Path) -> None:
-    """Leave a note for the run of a folder, which is about to be sent SIGTERM, that somebody asked for its stop.
+    """Leave a note in a run folder that the SIGTERM about to be sent is a requested stop.
 
-    Without it the run tells the signal as its reason.
+    Without it the run records the signal as its reason.
     """
     with suppress(OSError):
         (folder / STOP_NOTE).touch()
 
 
 def take_stop_note(folder: Path) -> bool:
-    """Whether somebody left a note; it is gone then."""
+    """Remove the note; return whether there was one."""
     try:
         (folder / STOP_NOTE).unlink()
     except OSError:
@@ -30,7 +30,7 @@ def take_stop_note(folder: Path) -> bool:
 
 
 def ask_study_to_stop(folder: Path) -> None:
-    """Leave a note for every `tune` that works in a study's folder, here or on a machine that shares it.
+    """Leave a note for every `tune` process in a study's folder, here or on a machine that shares it.
 
     Raises OSError if it cannot be written.
     """
@@ -39,7 +39,7 @@ def ask_study_to_stop(folder: Path) -> None:
 
 
 def study_note(folder: Path) -> bytes:
-    """What the note in a study's folder holds, which differs with each request; empty without a note."""
+    """The content of a study's note, unique to each request; empty without a note."""
     try:
         return read_regular(folder / STOP_NOTE, most_bytes=100)
     except OSError:
@@ -47,7 +47,7 @@ def study_note(folder: Path) -> bytes:
 
 
 class StopRequest:
-    """Handed to one run or to several, which stop before their next step, and save, once it is made.
+    """Stops the runs that hold it: once requested, they stop before their next step, and save.
 
     >>> stop = StopRequest()
     >>> stop.requested
@@ -59,9 +59,9 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.reason: str | None = None
-        """Why, once it was requested; state.json tells it."""
+        """Why, once requested; recorded in state.json."""
         self.signal: int | None = None
-        """The number of the signal that requested it, where one did."""
+        """The number of the signal that requested it, or None."""
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -69,7 +69,7 @@ class StopRequest:
         return self.reason is not None
 
     def request(self, reason: str = "A stop was requested.", *, signal: int | None = None) -> None:
-        """Make the request; the first reason stays. Takes no lock, so that a signal handler may call it."""
+        """Make the request; the first reason stays. Takes no lock, so a signal handler may call it."""
         if self.reason is None:
             self.reason, self.signal = reason, signal
         for listener in tuple(self._listeners):
@@ -77,7 +77,7 @@ class StopRequest:
 
     @contextmanager
     def told_to(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Within the block, a request calls `listener`, at once where it was made already."""
+        """Within the block, a request calls `listener`; at once if already requested."""
         self._listeners.append(listener)
         try:
             if self.requested:

@@ -1,4 +1,4 @@
-"""What a run learns: the contract of a task, the task, environments and trainer of the settings, its fingerprint."""
+"""Tasks: their contract, their fingerprint, and the task, environments and trainer for the settings."""
 
 import hashlib
 import importlib.metadata
@@ -27,42 +27,42 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """What is to be learned: `GymTask`, `TradingTask`, or one of your own."""
+    """What a run learns: `GymTask`, `TradingTask` or a custom class."""
 
     name: str
-    """Of the default run folder."""
+    """Names the run folder."""
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Sentences for the user about what was found in the data."""
+        """Sentences for the user about findings in the data."""
 
     def train_env_fns(self, n: int) -> Sequence[Callable[[], gymnasium.Env]]:
         """Functions that make n environments to train in."""
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> VectorEnv:
-        """The same environments as one, of tensors on a device or of arrays; only for vec_env "batched"."""
+        """The n environments as one, of device tensors or of arrays; only for vec_env "batched"."""
 
     def score(self, act: Callable[[Any], Any]) -> float:
-        """How good a policy is while training goes on, on data that it is not trained on; higher is better."""
+        """Score a policy during training, on data held out from training; higher is better."""
 
     def report(self, act: Callable[[Any], Any], folder: Path) -> str:
-        """The verdict on a trained policy: writes files into `folder`, evaluation.json among them, and
-        returns what to print."""
+        """Evaluate a trained policy: write files such as evaluation.json into `folder`, and return the
+        text to print."""
 
     def state(self) -> dict[str, Any]:
-        """What the policy depends on besides its weights, for the checkpoint."""
+        """Data besides the weights that the policy needs, for the checkpoint."""
 
 
 def make_task(config: TrainConfig) -> GymTask | TradingTask:
-    """A Gymnasium environment where the settings name one, else trading.
+    """A Gymnasium task if the settings name an environment, else trading.
 
-    Raises UserError if the environment or the market cannot be used.
+    Raises UserError if the environment or the market is unusable.
     """
     run = config.run
     if run.env_id is not None:
         return GymTask.of(run)
     if run.init_from is not None:
-        from ml_pipeline.runs.initial_policy import trading_task_as_begun  # reads a checkpoint, which takes torch
+        from ml_pipeline.runs.initial_policy import trading_task_as_begun  # reads a checkpoint, with torch
 
         return trading_task_as_begun(config)
     return TradingTask(config.trading, run.seed)
@@ -76,10 +76,9 @@ def make_envs(
     n_workers: int | Literal["auto"] | None = None,
     rows: slice = slice(None),
 ) -> VectorEnv:
-    """The environments to train in, as `RunConfig.vec_env` says; n_envs, n_workers: in place of those of `config`.
+    """The environments to train in, of type `RunConfig.vec_env`. n_envs, n_workers: override those of `config`.
 
-    rows: the indices of the environments to make, those of one rank. n_workers is the number of each rank, as far as it
-    has environments.
+    rows: the indices of the environments to make, those of one rank. n_workers: per rank, at most one per environment.
     """
     run = config.run
     n_envs = run.n_envs if n_envs is None else n_envs
@@ -87,7 +86,7 @@ def make_envs(
     if run.vec_env == "batched":
         from ml_pipeline.models.rl.policies.threads_and_device import choose_device  # with torch
 
-        # On a CPU arrays, compiled, train 1.8 times as fast as tensors (4,096 environments, benchmarks/gpu.py).
+        # On a CPU, compiled arrays train 1.8 times as fast as tensors (4,096 environments, benchmarks/gpu.py).
         device = None if run.device in {"auto", "cpu"} else choose_device(run.device)
         return task.batched_train_env(len(range(n_envs)[rows]), device=device)
     env_fns = task.train_env_fns(n_envs)[rows]
@@ -99,16 +98,16 @@ def make_envs(
         start_method=run.parallel_start_method,
         step_timeout_s=run.step_timeout_s,
         on_worker_failure=run.on_worker_failure,
-        copy=run.algorithm != OWN,  # our trainer copies what it keeps
+        copy=run.algorithm != OWN,  # our trainer copies what it stores
     )
 
 
 def make_trainer(
     config: TrainConfig, envs: VectorEnv, *, device: str, sink: MetricsSink, ranks: "RankContext"
 ) -> "Trainer":
-    """The trainer of the algorithm that the settings name. Raises UserError if the environments do not fit it.
+    """The trainer of the algorithm in the settings. Raises UserError if the environments do not fit it.
 
-    ranks: that train together, each over environments of its own.
+    ranks: the ranks that train together, each on its own environments.
     """
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer  # with torch
     from ml_pipeline.models.rl.algorithms.trainer_envs import require_same_step
@@ -136,7 +135,7 @@ def make_trainer(
 
 
 def describe_task(task: Task) -> dict[str, Any]:
-    """What is learned, and a fingerprint of what it is learned from: of two machines they are equal, or differ."""
+    """The kind of task and a fingerprint of its data or code, to compare across machines."""
     if isinstance(task, TradingTask):
         if task.config.per_symbol:
             each = {symbol: account.fingerprint for symbol, account in task.accounts.items()}
@@ -149,11 +148,11 @@ def describe_task(task: Task) -> dict[str, Any]:
 
 
 def describe_environment(env_id: str) -> str:
-    """Whose code a Gymnasium environment is: a package and its version, or a fingerprint of the module that has it.
+    """The origin of a Gymnasium environment's code: package and version, or a fingerprint of its module.
 
-    Raises UserError if the module that the id names cannot be imported.
+    Raises UserError if the module in the id cannot be imported.
     """
-    import_module_of(env_id)  # which registers it: else it would look like Gymnasium's own until it is first made
+    import_module_of(env_id)  # registers it: else it would look like Gymnasium's own until first made
     module = _module_of(env_id)
     if module is None:
         return f"gymnasium {gymnasium.__version__}"
@@ -170,7 +169,7 @@ def describe_environment(env_id: str) -> str:
 
 @cache
 def _distributions() -> Mapping[str, list[str]]:
-    """By package, what installed it; kept, since it reads a file of everything that is installed: a second."""
+    """The distributions of each package; cached, because reading all installed ones takes a second."""
     return importlib.metadata.packages_distributions()
 
 

@@ -1,7 +1,7 @@
-"""What one call of training asks for, and how the command line, files and an interrupted run make it up.
+"""Combines the command line, settings files and the resumed run into the settings of one training call.
 
-Flags win over the file of --config, the file over the preset or the settings of the run that is resumed, and those over
-defaults.
+Flags override the --config file, the file overrides the preset or the settings of the resumed run, and those override
+the defaults.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ Preset = Literal["zoo"]
 
 
 def preset_file(name: Preset) -> Path:
-    """The file of a preset: per environment, settings by their names."""
+    """The file of a preset: settings by name for each environment."""
     return Path(__file__).with_name(f"{name}.yaml")
 
 
 def preset_of(name: Preset, env_id: str | None) -> Mapping[str, Any]:
-    """The settings of a preset for an environment, as its file has them. Raises UserError if it has none."""
+    """A preset's settings for an environment, as in its file. Raises UserError if it has none."""
     known = read_mapping(preset_file(name))
     if env_id not in known:
         what = "trading" if env_id is None else env_id
@@ -37,7 +37,7 @@ def preset_of(name: Preset, env_id: str | None) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainStart:
-    """What one call of the command line asks for."""
+    """The training that a command line starts."""
 
     config: TrainConfig
     checkpoint: Path | None
@@ -63,10 +63,9 @@ class TrainStart:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainFlags:
-    """A command line, before any run is looked at. given: the settings that it names, those of its files included.
+    """A command line, before any run is read. given: its settings, including those of its files.
 
-    started_with: the file, and the settings that the flags alone name. resume: the run, or auto. trust:
-    --trust-checkpoint.
+    started_with: the file, and the settings from flags. resume: the run, or auto. trust: --trust-checkpoint.
     """
 
     given: Mapping[str, Any]
@@ -109,22 +108,22 @@ class _StartConfig(SettingsFrom):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLine(TrainConfig):
-    """What the flags fill."""
+    """The settings from all flags."""
 
     start: _StartConfig = field(default_factory=_StartConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingsCommandLine(TrainConfig):
-    """The flags of a command that reads the settings of a training, and trains nothing."""
+    """The flags of a command that reads training settings but does not train."""
 
     start: SettingsFrom = field(default_factory=SettingsFrom)
 
 
 def parse_train_config(argv: Sequence[str], *, prog: str, description: str, usual: Mapping[str, Any]) -> TrainConfig:
-    """The settings that the command line, the file and the preset it names make up; where they say nothing, `usual`.
+    """The settings from the command line and its file and preset; `usual` for the rest.
 
-    Raises UserError about whatever cannot be used; exits with code 0 after --help.
+    Raises UserError if anything is invalid; exits with code 0 after --help.
     """
     given, _ = given_settings(read_flags(argv, SettingsCommandLine, prog=prog, description=description))
     config = train_config(layered(usual, given))
@@ -133,17 +132,17 @@ def parse_train_config(argv: Sequence[str], *, prog: str, description: str, usua
 
 
 def parse_train_start(argv: Sequence[str], *, prog: str = "train_ppo.py", description: str = "") -> TrainStart:
-    """Read the command line of a training run, the files it names, and the settings of the run that it resumes.
+    """Read the command line of a training run, its files, and the settings of the run to resume.
 
-    Raises UserError about whatever cannot be used; exits with code 0 after --help.
+    Raises UserError if anything is invalid; exits with code 0 after --help.
     """
     return train_start(read_train_flags(argv, prog=prog, description=description))
 
 
 def read_train_flags(argv: Sequence[str], *, prog: str = "train_ppo.py", description: str = "") -> TrainFlags:
-    """Read the command line of a training run and the files of settings that it names, but no run.
+    """Read the command line of a training run and its settings files, but no run.
 
-    Raises UserError about whatever cannot be used; exits with code 0 after --help.
+    Raises UserError if anything is invalid; exits with code 0 after --help.
     """
     flags = read_flags(argv, CommandLine, prog=prog, description=description)
     resume, check_env = (flags.pop(name, None) for name in ("resume", "check_env"))
@@ -161,9 +160,9 @@ def read_train_flags(argv: Sequence[str], *, prog: str = "train_ppo.py", descrip
 
 
 def train_start(flags: TrainFlags) -> TrainStart:
-    """What a command line asks for, with the settings of the run that it resumes.
+    """Combine a command line with the settings of the run that it resumes.
 
-    Raises UserError about whatever cannot be used.
+    Raises UserError if anything is invalid.
     """
     given, resume = flags.given, flags.resume
     checkpoint = find_checkpoint(resume, given) if resume else None
@@ -181,9 +180,9 @@ def train_start(flags: TrainFlags) -> TrainStart:
 
 
 def given_settings(flags: dict[str, Any]) -> tuple[dict[str, Any], StartedWith]:
-    """What the preset, the file and the flags set, each winning over those before it; takes the first two out.
+    """Combine preset, file and flags, later ones winning; removes "config" and "preset" from `flags`.
 
-    Returns the settings, and the file and flags for the run folder to remember.
+    Returns the settings, and the file and flags to record in the run folder.
     """
     path, preset = flags.pop("config", None), flags.pop("preset", None)
     in_file, file = read_settings_file(path) if path else ({}, None)
@@ -196,7 +195,7 @@ def given_settings(flags: dict[str, Any]) -> tuple[dict[str, Any], StartedWith]:
 
 
 def check_seeds(seeds: Sequence[int], *, beside: Mapping[str, Any]) -> None:
-    """Raise UserError if seeds repeat, are out of range, or stand beside a flag that begins no new run of any seed."""
+    """Raise UserError if seeds repeat, are out of range, or come with a flag that conflicts with --seeds."""
     for seed in seeds:
         RunConfig(seed=seed)
     if len({*seeds}) < len(seeds):
@@ -207,7 +206,7 @@ def check_seeds(seeds: Sequence[int], *, beside: Mapping[str, Any]) -> None:
 
 
 def reject_irrelevant_settings(config: TrainConfig, given: Mapping[str, Any]) -> None:
-    """Raise UserError for a setting of the market with another environment, and the reverse, rather than ignore it."""
+    """Raise UserError if a market setting is given for an --env-id, or the reverse, instead of ignoring it."""
     env_id, eval_episodes = config.run.env_id, given.get("eval_episodes", RunConfig.eval_episodes)
     if env_id is None and eval_episodes != RunConfig.eval_episodes:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The settings of a training run as one class, and how files of settings fill it."""
+"""The settings of a training run as one class, and reading them from files."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -20,7 +20,7 @@ from ml_pipeline.trading.settings import TradingConfig
 
 SECTIONS = {**AGENT_SECTIONS, **TRADING_SECTIONS, "vectorized": read_vectorized}
 USUAL_WITH_RANKS = {"normalize_update": "rollout"}
-"""What several processes need, and have where nothing else is given."""
+"""Defaults that differ for several processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,26 +71,26 @@ class TrainConfig:
 
     @property
     def timesteps(self) -> int:
-        """How long training is, over all environments; the trainer rounds it up to whole iterations."""
+        """Length of training over all environments; the trainer rounds it up to whole iterations."""
         return self.run.timesteps(self.ppo.n_steps)
 
 
 def read_train_settings(path: Path) -> dict[str, Any]:
-    """The settings that a file names, flat or in sections, converted; what it does not name is absent.
+    """The converted settings in a file, flat or in sections; other settings are absent.
 
-    Raises UserError: a file that cannot be read, a name unknown or given twice, a wrong type.
+    Raises UserError if the file cannot be read, a name is unknown or repeated, or a type is wrong.
     """
     return train_settings_of(read_mapping(path), path)
 
 
 def train_settings_of(content: Mapping[Any, Any], source: Path, *, count_envs: bool = True) -> dict[str, Any]:
-    """The settings that a mapping names, flat or in sections, converted. source: what errors call it.
+    """The converted settings in a mapping, flat or in sections. source: its name in errors.
 
-    count_envs: if the number of environments is left open (null), take `one_per_core`; False leaves it out.
-    Raises UserError as `read_train_settings`.
+    count_envs: if the number of environments is null, use `one_per_core`; False leaves it out.
+    Raises UserError like `read_train_settings`.
     """
     known = {*SECTIONS, *hints_of(TrainConfig)}
-    for key, value in content.items():  # a section's name is told by that it holds settings
+    for key, value in content.items():  # a mapping must be a section
         is_unknown = isinstance(value, Mapping) and str(key).replace("-", "_") not in known
         if is_unknown and (meant := did_you_mean(str(key), SECTIONS)):
             raise UserError(f'{source}: unknown setting "{key}".{meant}')
@@ -102,9 +102,9 @@ def train_settings_of(content: Mapping[Any, Any], source: Path, *, count_envs: b
 
 
 def train_config(settings: Mapping[str, Any]) -> TrainConfig:
-    """The settings of these names, `layered`, and for the rest the defaults of the algorithm that they name.
+    """The given settings, `layered`, with the defaults of their algorithm for the rest.
 
-    In `TrainConfig(run=..., ppo=...)`, by contrast, every value of PPOConfig counts as given, its defaults too.
+    In `TrainConfig(run=..., ppo=...)`, by contrast, every value of PPOConfig counts as given, even its defaults.
     Raises UserError if a value is out of range, or the algorithm's package is not installed.
     """
     settings = layered(settings)
@@ -121,13 +121,13 @@ def train_config(settings: Mapping[str, Any]) -> TrainConfig:
 
 
 def settings_in(saved: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
-    """The settings that a loaded checkpoint holds, by name. Raises UserError if this version does not know them."""
+    """The settings in a loaded checkpoint, by name. Raises UserError if this version lacks one of them."""
     return convert_settings(saved["config"], TrainConfig, source=checkpoint)
 
 
 def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings where later layers win; one length of training replaces the other, and paths no longer depend on the
-    working directory. `init_from` no longer depends on which version of a model is deployed, either."""
+    """Merge settings; later layers win, and one length of training replaces the other. Paths become absolute, and
+    `init_from` is resolved to the currently deployed version of a model."""
     settings: dict[str, Any] = {}
     for layer in layers:
         settings.update(layer)

@@ -1,7 +1,7 @@
-"""Environments by the names of other libraries: the section `vectorized`, and `vectorized_training` of `training`.
+"""Vectorized settings under other libraries' names: sections `vectorized` and `training.vectorized_training`.
 
-`n_envs: null` (or `num_envs: null`) leaves the number to be chosen: `train` takes one environment per core, and a
-`TrainerAgent` measures a step.
+`n_envs: null` (or `num_envs: null`) chooses the number: `train` uses one environment per core, and a `TrainerAgent`
+measures a step.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from ml_pipeline.runtime.cores import usable_cores
 
 EnvType = Literal["DummyVecEnv", "SubprocVecEnv", "auto", "batched"]
 MOST_ENVS = 8
-"""Environments at once, where max_concurrent_envs is not set."""
+"""Default of max_concurrent_envs."""
 _USUAL_ENVS = 4
 
 
@@ -28,7 +28,7 @@ def vec_env_settings(env_type: EnvType) -> Flat:
 
 
 def too_many(name: str, n_envs: int, most: int) -> UserError:
-    """About more environments than max_concurrent_envs allows."""
+    """The error for n_envs above max_concurrent_envs."""
     return UserError(
         f"{name} is {n_envs}, but max_concurrent_envs is {most}; raise max_concurrent_envs in the section vectorized "
         f"to {n_envs}, or lower {name}."
@@ -36,7 +36,7 @@ def too_many(name: str, n_envs: int, most: int) -> UserError:
 
 
 def read_vectorized(value: Any, source: Path) -> Flat:
-    """env_type and, if it is named, num_envs, within its limit; monitoring is about a `TrainerAgent`."""
+    """Read env_type and, if given, num_envs, and check its limit; monitoring is for `TrainerAgent`."""
     found = section("vectorized", _VECTORIZED)(value, source)
     env_type, most = found.get("env_type", "auto"), found.get("most", MOST_ENVS)
     if env_type not in get_args(EnvType):
@@ -55,10 +55,10 @@ def read_vectorized(value: Any, source: Path) -> Flat:
 
 
 def with_number(flat: Flat, vectorized: Any, source: Path, *, count_envs: bool) -> Flat:
-    """The settings of a file, with the number of environments that its section `vectorized` leaves to others.
+    """The settings of a file, with the number of environments filled in.
 
-    vectorized: that section, or None. Its max_concurrent_envs limits a number that stands elsewhere, too.
-    count_envs: if the number is left open, take `one_per_core`; False leaves it out.
+    vectorized: the section, or None. Its max_concurrent_envs also limits a number from another section.
+    count_envs: if the number is null, use `one_per_core`; False leaves it out.
     """
     most = MOST_ENVS
     if vectorized is not None:
@@ -74,7 +74,7 @@ def with_number(flat: Flat, vectorized: Any, source: Path, *, count_envs: bool) 
 
 
 def without_vectorized_training(content: Mapping[Any, Any], source: Path) -> tuple[Mapping[Any, Any], Flat]:
-    """A configuration without the section `vectorized_training` of its section `training`, and what it says, flat."""
+    """A configuration without `training.vectorized_training`, and the flat settings of that section."""
     training = content.get("training")
     if not isinstance(training, Mapping) or "vectorized_training" not in training:
         return content, {}
@@ -84,7 +84,7 @@ def without_vectorized_training(content: Mapping[Any, Any], source: Path) -> tup
 
 
 def _vectorized_training(value: Any, source: Path) -> Flat:
-    """enabled, n_envs, use_shared_memory, symbols and data_dir. Not enabled: one environment per symbol, in turn."""
+    """Flat settings of the section. enabled: false means one environment per symbol, stepped in turn."""
     found = section("vectorized_training", _TRAINING)(value, source)
     for name in ("enabled", "use_shared_memory"):
         if not isinstance(found.setdefault(name, True), bool):
@@ -103,7 +103,7 @@ def _vectorized_training(value: Any, source: Path) -> Flat:
 
 
 def one_per_core(flat: Mapping[str, Any], most: int = MOST_ENVS) -> int:
-    """How many environments to take where the number is left open: one per core, in whole rounds of the symbols.
+    """The number of environments for null: one per core up to `most`, in multiples of the number of symbols.
 
     >>> one_per_core({"symbols": list("ABCDEFGHIJ"), "per_symbol": True})
     10
