@@ -1,4 +1,4 @@
-"""A comparison of runs: a table, the settings that differ, and their learning curves in one figure."""
+"""Compares runs: a table, the settings that differ, and learning curves in one figure."""
 
 import math
 from collections import Counter
@@ -23,12 +23,12 @@ from ml_pipeline.runs.train_config import TrainConfig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Runs of a group may differ in these: the seed, and what changes how a run is carried out, but no result.
+# Runs of a group may differ in these: the seed, and settings that do not affect results.
 _WITHIN_A_GROUP = frozenset({
     "seed", "checkpoint_dir", "checkpoint_interval", "n_workers", "parallel_start_method", "step_timeout_s",
     "on_worker_failure", "tensorboard", "tensorboard_dir", "wandb", "sink", *OF_LAUNCH,
 })  # fmt: skip
-# The legend shows the settings that differ, if they are no more than this.
+# The legend shows the settings that differ, up to this many.
 _MOST_IN_LEGEND = 2
 
 
@@ -48,7 +48,7 @@ class ComparedRun:
 
     @property
     def task(self) -> str:
-        """What was learned; returns of one task compare."""
+        """The environment or market; returns are comparable within one."""
         if self.settings["env_id"] is not None:
             return str(self.settings["env_id"])
         data = self.settings["data"]
@@ -56,7 +56,7 @@ class ComparedRun:
 
 
 class Comparison:
-    """Runs, and groups of those that differ by their seed alone, in the order in which they were named."""
+    """Runs, and groups of runs that differ only by seed, in the given order."""
 
     def __init__(self, runs: Sequence[ComparedRun]) -> None:
         self.runs = tuple(runs)
@@ -66,7 +66,7 @@ class Comparison:
             groups.setdefault(repr(kind), []).append(run)
         self.groups = tuple(map(tuple, groups.values()))
         self.differing = _differing(self.groups)
-        """Settings in which groups differ: by name the groups that have each value, as text."""
+        """Settings in which groups differ: by name, the groups with each value, as text."""
 
     def table(self) -> str:
         """One row per run, and the remarks below."""
@@ -89,7 +89,7 @@ class Comparison:
         return "\n".join([text_table([header, *rows]), *([""] if remarks else []), *remarks])
 
     def remarks(self) -> list[str]:
-        """Sentences: means of groups, settings that differ, and what does not compare."""
+        """Sentences: means of groups, settings that differ, and results that are not comparable."""
         return [*self._about_groups(), *self._about_settings(), *self._about_tasks(), *self._about_doubtful()]
 
     def figure(self, *, by: By = "steps", smooth: int = 10) -> "Figure":
@@ -147,7 +147,7 @@ class Comparison:
 
 
 def read_comparison(folders: Sequence[Path]) -> Comparison:
-    """Read the runs in these folders. Raises UserError if one is no run folder, or is named twice."""
+    """Read the runs in these folders. Raises UserError if one is not a run folder, or is given twice."""
     if not folders:
         raise UserError("RUN is missing; name the folders of runs to compare, such as checkpoints/RUN.")
     resolved = [folder.expanduser().resolve() for folder in folders]
@@ -169,7 +169,7 @@ def read_comparison(folders: Sequence[Path]) -> Comparison:
 
 
 def _names(typed: Sequence[Path], folders: Sequence[Path]) -> list[str]:
-    """What tells each run: without the time and the random end that it was given, if these do not tell it apart."""
+    """A unique name per run: without start time and random suffix, unless they are needed to be unique."""
     full = [folder.name for folder in folders]
     meanings = [BEGAN_IN_NAME.sub("", name) for name in full]
     begun = [BEGAN_IN_NAME.sub(lambda found: found[0].removesuffix(found[6] or ""), name) for name in full]
@@ -180,7 +180,7 @@ def _names(typed: Sequence[Path], folders: Sequence[Path]) -> list[str]:
 
 
 def write_figure(figure: "Figure", path: Path) -> None:
-    """Raises UserError if the file cannot be written; no folder is made for it."""
+    """Creates no folder. Raises UserError if the file cannot be written."""
     try:
         figure.savefig(path)
     except OSError as error:
@@ -206,7 +206,7 @@ def _differing(groups: Sequence[Sequence[ComparedRun]]) -> dict[str, dict[str, l
 
 
 def _name_of(group: Sequence[ComparedRun]) -> str:
-    """The name of a single run, or what the names of several have in common."""
+    """The name of a single run, or the common part of several names."""
     if len(group) == 1:
         return group[0].name
     in_common = takewhile(lambda letters: len({*letters}) == 1, zip(*(run.name for run in group), strict=False))

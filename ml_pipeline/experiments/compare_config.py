@@ -49,5 +49,5 @@ class CommandLine:
 
 
 def parse_compare(argv: Sequence[str], *, prog: str, description: str = "") -> CompareConfig:
-    """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
+    """Read the command line. Raises UserError if a setting is invalid; exits with code 0 after --help."""
     return parse_settings(argv, CommandLine, prog=prog, description=description).compare

@@ -9,7 +9,7 @@ from ml_pipeline.config.checks import check_count
 class FitConfig:
     """How one agent is trained.
 
-    Raises UserError where a value is out of range.
+    Raises UserError if a value is out of range.
     """
 
     total_timesteps: int = 100_000

@@ -1,12 +1,12 @@
-"""Command: whether training finds what is there and nothing else, on three small agents, in under three minutes.
+"""Command: checks that training finds real signals and nothing else, with three small agents, in under 3 minutes.
 
 ml-pipeline sanity
 ml-pipeline sanity --data prices.csv --features rsi_14 my_features:mine --fee-bps 10
 
-1. One that is given the next bar's return must get rich: it learns at all, and its orders are filled as it means them.
-2. One on the data as they are must beat guessing after costs on the built-in market. On yours it may find nothing.
-3. One on shuffled returns must earn nothing: if it does, something tells it what comes. Columns of the data and your
-   functions keep the bar that they stood before, so that one that was made from the next bar still tells of it.
+1. An agent with the next bar's return as a feature must get rich: learning works, and orders are filled as intended.
+2. An agent on the unchanged data must beat guessing after costs on the built-in market. On yours it may find nothing.
+3. An agent on shuffled returns must earn nothing: if it does, a feature leaks the future. Data columns and your
+   functions move with the bar after them, so that a feature computed from the next bar still leaks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +29,9 @@ from ml_pipeline.trading.task import TradingTask
 from ml_pipeline.trading.traded_market import TradedMarket
 
 _N_ENVS = 16
-# What must be left of all that could be had by knowing every next return, as a part of it.
+# Required fraction of the profit possible with perfect foresight of every next return.
 _RICH = 0.6
-# An agent on shuffled returns may be as lucky as guessing is, to this many deviations of its runs.
+# An agent on shuffled returns may be lucky by up to this many standard deviations.
 _LUCK = 3.0
 _NO_COSTS: dict[str, Any] = {
     "fee_bps": 0.0,
@@ -43,7 +43,7 @@ _NO_COSTS: dict[str, Any] = {
 
 
 class Verdict(NamedTuple):
-    """What one check found, and whether it is as it should be; None: neither a fault nor a proof."""
+    """The result of one check, and whether it passed; None: neither passed nor failed."""
 
     passed: bool | None
     sentence: str
@@ -71,7 +71,7 @@ class CommandLine:
 
 
 def main(argv: list[str], *, prog: str = "sanity") -> int:
-    """Print one line for each check; return 1 where one failed, else 0."""
+    """Print one line per check; return 1 if one failed, else 0."""
     with entry(prog):
         settings = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["sanity"].sentence)
         passed = True
@@ -84,7 +84,7 @@ def main(argv: list[str], *, prog: str = "sanity") -> int:
 def run_checks(config: TradingConfig, sanity: SanityConfig) -> Iterator[Verdict]:
     """Train and judge the three agents, one after another.
 
-    Raises UserError, before the first, where the market cannot be used or cannot be trained on.
+    Raises UserError, before the first, if the market is unusable or unsuitable for training.
     """
     market = load_configured_market(config)
     TradedMarket(config, market=market).require_trainable()
@@ -93,8 +93,8 @@ def run_checks(config: TradingConfig, sanity: SanityConfig) -> Iterator[Verdict]
 
 
 def given_the_next_return(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
-    """A column says what the next bar will return, and orders are filled at the close they were decided on, free of
-    costs and limits: those of `config` might leave nothing to be had."""
+    """A feature holds the next bar's return, and orders are filled at the close of their decision, without costs or
+    limits, because those of `config` might leave no profit."""
     returns = np.diff(np.log(market.close), axis=0, append=np.nan)
     knowing = replace(market, columns={"feature_next_return": np.nan_to_num(returns)}, half_spread=None)
     config = TradingConfig(
@@ -118,9 +118,9 @@ def given_the_next_return(market: MarketData, config: TradingConfig, steps: int,
 
 
 def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
-    """The data and the costs as they are: on the built-in market the agent must beat guessing, and lose nothing.
+    """The data and costs unchanged: on the built-in market the agent must beat guessing, and make a profit.
 
-    Other data may hold nothing that pays, or nothing that pays more than holding, which is no fault.
+    On other data it passes without a profit, or with less than holding: they may not allow more.
     """
     result = _trained(TradingTask(config, seed, market=market), steps, seed)
     agent, guess, holding = (result[name]["return"] for name in ("agent", "random", "buy_and_hold"))
@@ -137,14 +137,14 @@ def as_it_is(market: MarketData, config: TradingConfig, steps: int, seed: int) -
 
 
 def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -> Verdict:
-    """The same bars in another order, without costs, so that nothing but foresight can earn, and nothing hides it."""
+    """The same bars in another order, without costs: only look-ahead can earn, and costs cannot hide it."""
     market, features = with_functions_as_columns(market, config.features)
     config = replace(config, **_NO_COSTS, features=features)
     task = TradingTask(config, seed, market=with_returns_shuffled(market, np.random.default_rng(seed)))
     result = _trained(task, steps, seed)
     agent = result["agent"]["return"]
     luck = _LUCK * result["agent"]["volatility"] * np.sqrt(task.account.split("test").n_bars / market.periods_per_year)
-    holding = max(result["buy_and_hold"]["return"], 0.0)  # what any drift gives, to whoever is long of it
+    holding = max(result["buy_and_hold"]["return"], 0.0)  # any long position earns the drift
     told = [name for name in config.features if name.startswith(FEATURE_PREFIX)]
     suspects = f"; {', '.join(told)} may be computed from later bars" if told else ""
     passed = not agent > holding + luck
@@ -157,9 +157,9 @@ def shuffled(market: MarketData, config: TradingConfig, steps: int, seed: int) -
 
 
 def with_functions_as_columns(market: MarketData, features: Sequence[str]) -> tuple[MarketData, tuple[str, ...]]:
-    """The market with the values of the user's functions as columns of the data, and the features by their new names.
+    """The market with the values of the user's functions as data columns, and the features under their new names.
 
-    On shuffled bars a function that reads from a file, or remembers, would give what it gave for other bars.
+    On shuffled bars, a function that reads a file or keeps state would return values of other bars.
     """
     columns = dict(market.columns)
     names = []
@@ -174,9 +174,9 @@ def with_functions_as_columns(market: MarketData, features: Sequence[str]) -> tu
 
 
 def with_returns_shuffled(market: MarketData, generator: np.random.Generator) -> MarketData:
-    """The market with its bars, as multiples of the close before, in another order; assets stay side by side.
+    """The market with its bars, relative to the previous close, in another order, the same for all assets.
 
-    Columns stay before the bar that they stood before. Quotes are left out, because they cost.
+    Columns move with the bar that followed them. Quotes are dropped, because spreads cost.
     """
     order = np.concatenate([[0], 1 + generator.permutation(market.n_bars - 1)])
     before = np.vstack([market.close[:1], market.close[:-1]])
@@ -206,7 +206,7 @@ def with_returns_shuffled(market: MarketData, generator: np.random.Generator) ->
 
 
 def _trained(task: TradingTask, steps: int, seed: int) -> dict[str, Any]:
-    """The figures of an agent trained on the task, without asking for leaks."""
+    """Results of an agent trained on the task, without a leak check."""
     from ml_pipeline.config.ppo import PPOConfig
     from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 

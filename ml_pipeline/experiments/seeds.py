@@ -1,4 +1,4 @@
-"""The runs of several seeds: the same settings in folders side by side."""
+"""Runs with several seeds: the same settings, one folder per seed."""
 
 import time
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from ml_pipeline.runs.train_config import TrainConfig
 
 
 def name_seed_runs(config: TrainConfig, task_name: str) -> Path:
-    """The path that the folders of all seeds begin with: the run folder of the settings, or a new name."""
+    """The path prefix of the folders of all seeds: the run folder in the settings, or a new name."""
     return config.run.checkpoint_dir or runs_folder() / f"{task_name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def seed_configs(config: TrainConfig, seeds: Sequence[int], base: Path) -> list[TrainConfig]:
-    """The settings for each seed, with the run folder BASE-seedN.
+    """The settings for each seed, with run folder BASE-seedN.
 
-    Raises UserError if one of the folders holds a run.
+    Raises UserError if a folder already holds a run.
     """
     folders = [base.with_name(f"{base.name}-seed{seed}") for seed in seeds]
     for folder in folders:

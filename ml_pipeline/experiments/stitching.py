@@ -1,8 +1,7 @@
-"""Evaluations of stretches that follow one another, as one: each goes on with the money that the last one left.
+"""Stitches evaluations of consecutive folds into one: each continues with the final equity of the previous one.
 
-Each begins and ends without a position. What it holds at its end is closed at the last close, at the usual costs, in a
-row of its own: the agent, holding and random policies pay alike, and the returns of the stretches
-multiply to the whole.
+Each begins and ends without a position. Its open positions are closed at the last close, at the usual costs, in an
+extra row: the agent, holding and random policies pay alike, and the total growth is the product over folds.
 """
 
 from collections.abc import Sequence
@@ -24,8 +23,8 @@ _OF_QUANTITY = ("position_", "filled_", "exited_")
 def stitched_evaluation(folds: Sequence[Evaluation], split: str) -> tuple[Evaluation, list[int]]:
     """(the folds as one evaluation, the rows at which a new fold begins).
 
-    folds: each `closed_at_the_end`. One begins at the bar at which the one before ended, in the row that closed its
-    positions. An account that is ruined trades no later fold.
+    folds: each `closed_at_the_end`. Each begins at the last bar of the previous one, in the row that closed its
+    positions. A ruined account trades no later fold.
     """
     first = folds[0]
     agent = stitched_ledger([fold.agent for fold in folds])
@@ -53,7 +52,7 @@ def stitched_evaluation(folds: Sequence[Evaluation], split: str) -> tuple[Evalua
 
 
 def closed_at_the_end(evaluation: Evaluation) -> Evaluation:
-    """The evaluation with a last row in each ledger, in which all positions are closed."""
+    """The evaluation with a row added to each ledger that closes all positions."""
     terms = (evaluation.rules, evaluation.calendar.periods_per_year)
     return replace(
         evaluation,
@@ -66,9 +65,9 @@ def closed_at_the_end(evaluation: Evaluation) -> Evaluation:
 
 
 def closed_ledger(ledger: Ledger, rules: TradingRules, periods_per_year: float) -> Ledger:
-    """The ledger with one more row, in which what it holds is sold or bought back at its last close.
+    """The ledger with one more row, in which all positions are closed at their last close.
 
-    What an account that may not borrow cannot pay for is closed at no cost.
+    A cash account that cannot pay for this closes at no cost.
     """
     symbols = symbols_of(ledger)
     held, closes = ([float(ledger[f"{kind}_{symbol}"][-1]) for symbol in symbols] for kind in ("position", "close"))
@@ -89,9 +88,9 @@ def closed_ledger(ledger: Ledger, rules: TradingRules, periods_per_year: float) 
 
 
 def stitched_ledger(ledgers: Sequence[Ledger]) -> Ledger:
-    """One ledger of runs that follow one another, the money and quantities of each scaled to go on from the last.
+    """One ledger of consecutive runs, with the money and quantities of each scaled to continue the previous one.
 
-    Each ends without a position, at the time and with the money at which the next one begins: their rows are one.
+    Each ends without a position, at the time and equity at which the next one begins: these rows are merged.
     """
     parts = [ledgers[0]]
     for ledger in ledgers[1 : _n_traded(ledgers)]:
@@ -103,7 +102,7 @@ def stitched_ledger(ledgers: Sequence[Ledger]) -> Ledger:
 
 
 def _n_traded(ledgers: Sequence[Ledger]) -> int:
-    """How many of the runs are traded: all, or those up to the first that is ruined."""
+    """The number of runs that are traded: all, or up to the first ruin."""
     ruined = [ledger["equity"][-1] <= RUIN_FRACTION * ledger["equity"][0] for ledger in ledgers]
     return ruined.index(True) + 1 if True in ruined else len(ledgers)
 
@@ -116,5 +115,5 @@ def _scaled(ledger: Ledger, factor: float) -> Ledger:
 
 
 def _cut(ledger: Ledger, agent: Ledger) -> Ledger:
-    """The rows until the end of the agent's account."""
+    """The rows up to the agent's last one."""
     return {name: values[: len(agent["time"])] for name, values in ledger.items()}

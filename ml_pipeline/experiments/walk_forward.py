@@ -1,8 +1,8 @@
-"""Command: train anew on each stretch of the past and trade the next one; the out-of-sample equity stitched together.
+"""Command: train on each window of the past and trade the next one; stitch the out-of-sample equity together.
 
 ml-pipeline walk-forward --data prices.csv --folds 5 --training-window expanding --output-dir walk
 
-Features are scaled, and the policy is trained, anew in each fold, on its own past alone.
+Each fold scales the features and trains a new policy on its own past only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,14 +65,14 @@ class CommandLine:
 
 
 def main(argv: list[str], *, prog: str = "walk_forward") -> int:
-    """Print a line for each fold and for the whole; return 0, or exit with code 2 after one sentence."""
+    """Print a line for each fold and for the whole; return 0, or exit with code 2 after an error."""
     with entry(prog):
         settings = parse_settings(argv, CommandLine, prog=prog, description=COMMANDS["walk-forward"].sentence)
         walk, config = settings.walk, TradingConfig(**vars(settings.trading))
         market = load_configured_market(config)
         if walk.output_dir is not None:
             with report_folder(walk.output_dir):
-                pass  # or it would be refused after hours of training
+                pass  # fail now, not after hours of training
         folds = []
         for fold in walk_folds(market, config, walk):
             folds.append(fold)
@@ -88,7 +88,7 @@ def main(argv: list[str], *, prog: str = "walk_forward") -> int:
 
 
 def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> Iterator[Evaluation]:
-    """Train and trade, one fold after another. Raises UserError where the bars do not suffice for so many."""
+    """Train and trade, one fold after another. Raises UserError if there are too few bars for all folds."""
     whole = TradedMarket(config, market=market)
     folds = walk_forward_folds(
         whole.first_bar,
@@ -98,7 +98,7 @@ def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> I
         embargo_bars=config.embargo_bars,
         source=market.source,
     )
-    look = Look("walk-forward")  # one, at all folds
+    look = Look("walk-forward")  # one for all folds
     for splits in folds:
         task = TradingTask(config, walk.seed, accounts={"": whole.with_splits(splits)})
         yield closed_at_the_end(
@@ -107,7 +107,7 @@ def walk_folds(market: MarketData, config: TradingConfig, walk: WalkConfig) -> I
 
 
 def described(evaluation: Evaluation) -> str:
-    """A line about one or several folds, and an indented one for each alarm."""
+    """One line on one or several folds, and an indented one per alarm."""
     agent, holder, random = (evaluation.figures[name] for name in ("agent", "buy_and_hold", "random"))
     ratio, error = (f"{agent[name]:.2f}" if np.isfinite(agent[name]) else "-" for name in ("sharpe", "sharpe_se"))
     line = (
@@ -119,7 +119,7 @@ def described(evaluation: Evaluation) -> str:
 
 
 def write_walk(folder: Path, whole: Evaluation, begun: Sequence[int]) -> None:
-    """Write the report of the stitched folds, which begin at these rows, and walk_forward.csv, their equity by time."""
+    """Write the report of the stitched folds, which begin at these rows, and their equity in walk_forward.csv."""
     import polars as pl
 
     write_report(folder, whole)
@@ -129,7 +129,7 @@ def write_walk(folder: Path, whole: Evaluation, begun: Sequence[int]) -> None:
     )
     write_page(folder / PAGE_FILE, whole, notes=[note], marked_rows=begun)
     times = whole.agent["time"][: len(whole.buy_and_hold["time"])]
-    rows = np.flatnonzero(np.append(times[1:] != times[:-1], True))  # of two at the end of a fold, the one that closed
+    rows = np.flatnonzero(np.append(times[1:] != times[:-1], True))  # at the end of a fold, the closing row of two
     columns = {
         "time": whole.agent["time"],
         "agent": whole.agent["equity"],

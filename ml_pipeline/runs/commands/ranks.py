@@ -1,4 +1,4 @@
-"""The command `train` in several processes: it starts the ranks and waits for their end, or is one of them."""
+"""The command `train` in several processes: starts the ranks and waits for their end, or runs as one of them."""
 
 import os
 import sys
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def launch_ranks(flags: TrainFlags, argv: Sequence[str], *, prog: str) -> int:
-    """Start the ranks, each with these arguments; return the exit code. prog: what sentences begin with.
+    """Start the ranks, each with these arguments; return the exit code. prog: prefix of messages.
 
-    Raises UserError about whatever cannot be used, before any rank starts.
+    Raises UserError if a setting is invalid, before any rank starts.
     """
     if not flags.resume:
-        train_start(flags)  # what is wrong with the settings is told once
+        train_start(flags)  # report invalid settings only once
     settings = {**vars(RunConfig()), **flags.given}
     outlive_readers()
 
@@ -46,7 +46,7 @@ def launch_ranks(flags: TrainFlags, argv: Sequence[str], *, prog: str) -> int:
 def _launcher(
     settings: Mapping[str, Any], argv: Sequence[str], say: Callable[[str], None], until_the_end: ExitStack
 ) -> "Launcher":
-    """What starts the ranks. What it needs besides is closed with `until_the_end`."""
+    """The launcher of the ranks. `until_the_end` closes its other resources."""
     arguments = ["-m", MODULE, *argv]
     size, max_restarts = settings["n_processes"], settings["max_restarts"]
     if settings["launcher"] == "local":
@@ -55,7 +55,7 @@ def _launcher(
         return LocalLauncher([sys.executable, *arguments], size=size, max_restarts=max_restarts, say=say)
     from ml_pipeline.runs.ranks.ray_launcher import RayLauncher, ray_cluster
 
-    with exiting_at_once():  # puts back the handlers that Ray replaces
+    with exiting_at_once():  # restores the handlers that Ray replaces
         ray = until_the_end.enter_context(ray_cluster())
     return RayLauncher(
         arguments,
@@ -69,18 +69,18 @@ def _launcher(
 
 
 def _write_lines(stream: str, lines: bytes) -> None:
-    """Lines that a rank on another machine wrote to its "stdout" or "stderr"."""
+    """Print lines that a remote rank wrote to its "stdout" or "stderr"."""
     print(lines.decode(errors="replace"), end="", file=getattr(sys, stream), flush=True)
 
 
 def train_as_rank(place: RankInfo, flags: TrainFlags, *, prog: str, told_by: str) -> int:
-    """Train together with the other ranks; the first one alone prints, but for errors that the others do not know.
+    """Train together with the other ranks; only the first prints, except for errors of a single rank.
 
-    prog: how the command calls itself; told_by: what errors of this rank begin with. Returns the exit code.
+    prog: the command's name; told_by: prefix of this rank's errors. Returns the exit code.
     """
     with exiting_at_once(), keeping_imports():
         settings = {**vars(RunConfig()), **flags.given}
-        # Where another rank ends, torch's C++ logs a page of calls; the error that follows says it in a sentence.
+        # If another rank ends, torch's C++ logs a page of calls; the error that follows needs one sentence.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
         from ml_pipeline.models.rl.distributed.rank_group import RankGroup
@@ -96,10 +96,10 @@ def train_as_rank(place: RankInfo, flags: TrainFlags, *, prog: str, told_by: str
             ranks = RankContext(group, launch=place.launch)
             start, task = start_of_ranks(flags, ranks, place)
             code = train_run(start, task, command, ranks, place=place)
-            if code == FAILED:  # of which this rank has told the reason, and the others know nothing
+            if code == FAILED:  # this rank has printed the reason, which the others lack
                 group.close("its training failed")
             elif not ranks.is_first:
-                with suppress(Interrupted):  # by a crash at its own end it would take the first one's report along
+                with suppress(Interrupted):  # a crash at its own end would cost the first one's report
                     group.channel.wait_for_end_of(0)
     except RankLost as error:
         print(f"{told_by}: {error}", file=sys.stderr)
@@ -108,5 +108,5 @@ def train_as_rank(place: RankInfo, flags: TrainFlags, *, prog: str, told_by: str
         if place.rank == 0:
             raise
         return 2
-    # torchrun takes any other code for a failure, and would start again what was asked to stop.
+    # torchrun takes any other code for a failure, and would restart ranks after a stop.
     return 0 if place.started_by_torchrun and code in STOPPED else code

@@ -1,4 +1,4 @@
-"""One run of the command `train`: what it prints, how signals stop it, how it is resumed, and its exit code."""
+"""One run of the command `train`: its output, its stop by signals, the hint on resuming, and its exit code."""
 
 import os
 import shlex
@@ -29,20 +29,20 @@ MODULE = "ml_pipeline.train_ppo"
 
 
 class TypedCommand(NamedTuple):
-    """prog: what its errors begin with. words: what starts it again, with other arguments after them."""
+    """prog: prefix of its errors. words: the command that starts it again, without arguments."""
 
     prog: str
     words: list[str]
 
     def resume(self, folder: Path) -> str:
-        """What a user types to continue the run in a folder."""
+        """The command that continues the run in a folder."""
         shown = str(shown_path(folder))
         words = [*self.words, "--resume", f"./{shown}" if shown.startswith("-") else shown]
         return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
 
 
 def usual_words(prog: str) -> list[str]:
-    """What starts the command that calls itself `prog`.
+    """The words that start the command named `prog`.
 
     >>> usual_words("ml-pipeline train"), usual_words(PROG)
     (['ml-pipeline', 'train'], ['python', '-m', 'ml_pipeline.train_ppo'])
@@ -51,7 +51,7 @@ def usual_words(prog: str) -> list[str]:
 
 
 def words_of_ranks(place: RankInfo, prog: str, settings: Mapping[str, Any]) -> list[str]:
-    """What starts ranks such as this one again: those of torchrun on one machine."""
+    """The words that start these ranks again; with torchrun, as on one machine."""
     if place.started_by_us:
         launcher = [] if settings["launcher"] == "local" else ["--launcher", settings["launcher"]]
         return [*usual_words(prog), *launcher, "--n-processes", str(settings["n_processes"])]
@@ -59,11 +59,11 @@ def words_of_ranks(place: RankInfo, prog: str, settings: Mapping[str, Any]) -> l
 
 
 class StoppedBySignals(RunListener):
-    """While the run trains, Ctrl-C, SIGTERM and SIGHUP request a stop. It says nothing, as ranks but the first do."""
+    """During training, Ctrl-C, SIGTERM and SIGHUP request a stop. Prints nothing, for ranks other than the first."""
 
     def __init__(self, place: RankInfo | None = None) -> None:
-        """place: of a rank. A signal that was sent once may reach it twice, as a cluster or systemd signals all
-        processes, and their launcher passes it on; the second one does not end the run without saving."""
+        """place: of a rank. One signal may reach it twice, since a cluster or systemd signals all processes and
+        their launcher forwards it; the copy does not end the run without saving."""
         super().__init__()
         self.stop = StopRequest()
         self._place = place
@@ -82,7 +82,7 @@ class StoppedBySignals(RunListener):
         ignore(self._ignored)  # a copy may be late
 
     def request_stop(self, number: int) -> None:
-        """End the run after its step, since this signal came."""
+        """Stop the run after its step because of this signal."""
         self._ignored = _copies_of(number, self._place)
         ignore(self._ignored)
         self.stop.request(str(Interrupted(number)), signal=number)
@@ -92,7 +92,7 @@ class Terminal(StoppedBySignals, RunConsole):
     """The run on the terminal."""
 
     def __init__(self, place: RankInfo | None = None, *, notice: str | None = None) -> None:
-        """notice: what to say before, once nothing can be refused any more."""
+        """notice: printed first, after all settings are accepted."""
         super().__init__(place)
         self._notice = notice
 
@@ -107,14 +107,14 @@ class Terminal(StoppedBySignals, RunConsole):
 
     def request_stop(self, number: int) -> None:
         super().request_stop(number)
-        with suppress(RuntimeError):  # the signal met the main thread while it was writing to the terminal
+        with suppress(RuntimeError):  # the signal interrupted the main thread's own write to the terminal
             again = "" if set(self._ignored) == set(ending_signals()) else "; interrupt again to stop without saving"
             self.say(f"Stopping after this step and saving{again}.")
 
 
 def _copies_of(number: int, place: RankInfo | None) -> Sequence[int]:
-    """The signals that may be copies of one that a rank received: torchrun passes on others as SIGTERM, our launchers
-    the same one, and what a user sends after it as another."""
+    """Signals that may be copies of one that a rank received: torchrun forwards others as SIGTERM, our launchers
+    the same one; they forward a user's second signal as a different one."""
     if place is None or place.launch is None:
         return ()
     return [number] if place.started_by_us else ending_signals()
@@ -128,7 +128,7 @@ def train_run(
     *,
     place: RankInfo | None = None,
 ) -> int:
-    """Train, and return the exit code. ranks: those that train together, of which the first alone prints.
+    """Train, and return the exit code. ranks: train together; only the first prints.
 
     place: of a rank. Raises UserError if a setting is invalid.
     """

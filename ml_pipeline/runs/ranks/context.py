@@ -1,7 +1,7 @@
-"""Collective calls of a run: each rank its part, or the first alone with its result known to all.
+"""Collective calls of a run: `each` runs on every rank, `first` on rank 0 and broadcasts the result.
 
-Besides: a request to stop that reaches one rank reaches all, and the figures and sentences of an iteration are those of
-all ranks.
+A stop request on one rank also reaches all others, and the metrics and messages of an iteration combine those of all
+ranks.
 """
 
 import threading
@@ -16,46 +16,46 @@ from ml_pipeline.runs.stop import StopRequest
 
 Result = TypeVar("Result")
 
-_MOST_GATHERED = 1 << 16  # bytes; what is larger is not padded for every rank, but sent once more
+_MOST_GATHERED = 1 << 16  # bytes; larger values are sent separately, not padded for every rank
 
 
 class SharedError(UserError):
-    """What is wrong on one rank or several, raised on all of them: the first alone has to tell it."""
+    """An error of one or more ranks, raised on all of them: only the first has to print it."""
 
 
 class RankContext:
     """A group of ranks as a run uses it. All ranks call the same methods in the same order.
 
-    If a rank fails between two calls, as a part of a longer `each`, the others hear of it in their next call. One rank
-    alone sends nothing, and its errors are raised as they are.
+    If a rank fails between two calls, or within a longer `each`, the next call of the others raises. A single rank
+    sends nothing, and raises its errors unchanged.
     """
 
     def __init__(self, group: Ranks | None = None, *, launch: str | None = None) -> None:
-        """group: None for a process that trains alone. launch: the name of the start that this rank belongs to, if it
-        has one; all ranks make this together, since those of another machine may have another one."""
+        """group: None for a process that trains alone. launch: id of the launch that this rank belongs to, if any.
+        Collective: all ranks construct it together, since launches may differ between machines."""
         self.group = group = group or OneRank()
         self.rank = group.rank
         self.size = group.size
         self.is_first = group.rank == 0
         self.launches = tuple(sorted({each for each in self.gather("the launch", launch) if each is not None}))
-        """The starts that the ranks belong to: one, or one for each machine."""
+        """Launch ids of the ranks: one, or one per machine."""
 
     def name(self, rank: int) -> str:
-        """A rank with its machine, in the middle of a sentence."""
+        """The rank and its machine, for the middle of a sentence."""
         return described(self.group.members, [rank])
 
     def gather(self, what: str, value: Any) -> list[Any]:
-        """The values of all ranks, in their order; of plain values, bytes, arrays and tensors.
+        """The values of all ranks, in rank order: plain values, bytes, arrays and tensors.
 
-        what: names it, should a rank not come. Raises RankLost.
+        what: name of the call, for errors. Raises RankLost.
         """
         if self.size == 1:
             return [value]
         return [head["value"] for head in self._meet(what, {"value": value})]
 
     def each(self, what: str, function: Callable[[], Result]) -> Result:
-        """What `function` returns on this rank. A UserError on any rank is raised on all as SharedError; another error
-        leaves the others to RankLost."""
+        """The result of `function` on this rank. A UserError on any rank is raised on all as SharedError; after any
+        other error the others raise RankLost."""
         if self.size == 1:
             return function()
         try:
@@ -70,7 +70,7 @@ class RankContext:
     def first(
         self, what: str, function: Callable[[], Result], *, send: Callable[[Result], Any] = lambda result: result
     ) -> Any:
-        """What `function` returns on the first rank, which alone calls it; the others get what `send` makes of it.
+        """The result of `function`, called on the first rank only; the others get `send(result)`.
 
         A UserError is raised on all as SharedError. Raises RankLost.
         """
@@ -98,7 +98,7 @@ class RankContext:
         raise AssertionError("an error that is brought is raised")
 
     def _meet(self, what: str, own: dict[str, Any]) -> list[dict[str, Any]]:
-        """What each rank brings to this call. Raises SharedError where one brings an error."""
+        """Each rank's contribution to this call. Raises SharedError if one of them is an error."""
         heads = [unpack(packed) for packed in self.group.gather(pack({"what": what, **own}), what)]
         errors = {rank: head["error"] for rank, head in enumerate(heads) if "error" in head}
         if errors:
@@ -118,16 +118,16 @@ _STOP, _SIGNAL, _RUN = "stop", "signal", "run"
 
 @contextmanager
 def stops_shared(ranks: RankContext, stop: StopRequest) -> Iterator[None]:
-    """Within the block, a request on any rank is made on all: so the first ends its evaluation, too."""
+    """Within the block, a stop request on any rank reaches all, so that the first ends its evaluation too."""
     group = ranks.group
     if not isinstance(group, RankGroup):
         yield
         return
-    number = group.channel.next_number()  # a group's second run is not stopped by what was said to its first
+    number = group.channel.next_number()  # a late message must not stop the group's next run
     posts: list[threading.Thread] = []
 
     def tell() -> None:
-        # In a thread: a signal handler calls this, perhaps while the main thread holds the channel's lock.
+        # In a thread: a signal handler may call this while the main thread holds the channel's lock.
         message = {_STOP: stop.reason, _SIGNAL: stop.signal, _RUN: number}
         posts.append(threading.Thread(target=group.channel.post, args=(message,), name="stop"))
         posts[-1].start()
@@ -146,9 +146,9 @@ def stops_shared(ranks: RankContext, stop: StopRequest) -> Iterator[None]:
 
 
 def share_stop(ranks: RankContext, stop: StopRequest) -> None:
-    """Let all ranks know of a request that any of them knows of; the reason of the first of these counts.
+    """Share a stop request of any rank with all ranks; the reason of the first such rank counts.
 
-    On return, all who listen to this rank's request have been told: a trainer that listens takes no further step.
+    On return, all listeners of this rank's request have been called: a listening trainer takes no further step.
     """
     if ranks.size == 1:
         return
@@ -156,7 +156,7 @@ def share_stop(ranks: RankContext, stop: StopRequest) -> None:
     request = next((each for each in known if each is not None), None)
     if request is not None:
         reason, number = request
-        # Also where it was made already: another thread, such as the channel's, may be about to tell the listeners.
+        # Even if already requested: another thread, such as the channel's, may not have called the listeners yet.
         stop.request(reason, signal=number)
         stop.reason, stop.signal = reason, number
 
@@ -169,10 +169,10 @@ _OF_ONE_GPU = "system/gpu_percent"
 def of_all_ranks(
     ranks: RankContext, figures: Mapping[str, float], sentences: Sequence[str]
 ) -> tuple[dict[str, float], list[str]]:
-    """What one line of metrics tells, and what is said, of what each rank would have told; the same on every rank.
+    """The metrics and messages of one iteration, combined over all ranks; the result is the same on every rank.
 
-    Figures of the machine stand once by rank, as system/rank1/rss_mb, and once for the run: the mean of the GPUs'
-    use, and the sum of all others and of the workers. What else there is, ranks agree on. One rank alone tells its own.
+    System metrics appear per rank, as system/rank1/rss_mb, and once for the run: the mean of GPU utilization, the sum
+    of the others and of the workers. All other metrics are equal on all ranks. A single rank returns its own.
     """
     if ranks.size == 1:
         return dict(figures), list(sentences)

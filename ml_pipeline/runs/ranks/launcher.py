@@ -1,13 +1,12 @@
-"""Starts the ranks of one run, watches them, passes signals on, and starts all again if one is lost.
+"""Starts the ranks of one run, watches them, forwards signals, and restarts all if one is lost.
 
-`Launcher` is what all launchers have in common; `LocalLauncher` starts ranks on this machine. A rank finds its place in
-torchrun's environment variables.
+`Launcher` is the base class; `LocalLauncher` starts ranks on this machine. A rank reads its place from torchrun's
+environment variables.
 
-Why not torch's elastic launch, which torchrun uses: it starts all ranks again after any exit code but 0, also if
+Why not torch's elastic launch, which torchrun uses: it restarts all ranks after any exit code except 0, even if
 settings were refused or a rank failed by itself; after a signal it kills ranks that take longer than a fixed time to
-save, and their exit codes are lost; it gives ranks no sign of its own end, so that they outlive an agent that is
-killed; and it would load torch, 2 s and 290 MB, into the process that only watches. Ranks that torchrun starts follow
-its rules.
+save, and loses their exit codes; ranks do not notice its end, so they outlive an agent that is killed; and it would
+load torch, 2 s and 290 MB, into the process that only watches. Ranks that torchrun starts follow its rules.
 """
 
 import contextlib
@@ -28,24 +27,24 @@ from ml_pipeline.runtime.cores import usable_cores
 from ml_pipeline.runtime.interrupts import held_back
 
 RANK_LOST = 75
-"""The exit code of a rank that could not go on without another one: EX_TEMPFAIL of BSD's sysexits.h."""
+"""The exit code of a rank that could not continue without another: EX_TEMPFAIL of BSD's sysexits.h."""
 REFUSED = 2
 FAILED = 1
 BY_SIGNAL = 128
-"""And the signal's number: the code of a rank that saved and ended as it was asked to."""
+"""Plus the signal's number: the exit code of a rank that saved and stopped on request."""
 STOPPED = frozenset(BY_SIGNAL + number for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", 1)))
 
 
 def is_bad(code: int | None) -> bool:
-    """Whether a rank that ended with this code leaves the others in the lurch; None: it has not ended."""
+    """True if a rank's exit with this code forces the others to end; None: still running."""
     return code is not None and code != 0 and code not in STOPPED
 
 
 def verdict(codes: Sequence[int]) -> int | None:
-    """The exit code of the command; None where ranks were lost, so that starting all again can help.
+    """The exit code of the command; None if ranks were lost, so that a restart can help.
 
-    2 where a rank refused its settings, and 1 where one failed by itself, which starting again would not change. 0
-    where the first rank has ended the run, even if another one was killed after it had done its part.
+    2 if a rank refused its settings and 1 if one failed by itself: a restart would not help. 0 if the first rank has
+    finished the run, even if another one was killed after its part was done.
 
     >>> verdict([0, 0]), verdict([RANK_LOST, 2]), verdict([143, 143]), verdict([RANK_LOST, -9]), verdict([0, -9])
     (0, 2, 143, None, 0)
@@ -59,7 +58,7 @@ def verdict(codes: Sequence[int]) -> int | None:
 
 
 def lost_ranks(codes: Sequence[int]) -> str:
-    """Which ranks were lost and how, as the begin of a sentence.
+    """Which ranks were lost and how, as the start of a sentence.
 
     >>> lost_ranks([RANK_LOST, -9])
     'Rank 1 was killed by SIGKILL'
@@ -82,19 +81,19 @@ _GRACE_S = 5.0
 
 
 class RankProcess(Protocol):
-    """A started rank, as `subprocess.Popen` shows a process."""
+    """A started rank, with the interface of `subprocess.Popen`."""
 
     def poll(self) -> int | None:
-        """Its exit code, minus the signal that killed it; None while it runs. At once, wherever it runs."""
+        """Its exit code, or minus the signal that killed it; None while it runs. Never blocks."""
 
     def send_signal(self, number: int, /) -> None:
-        """Raises OSError where it has ended."""
+        """Raises OSError if it has ended."""
 
     def kill(self) -> None: ...
 
 
 class Launcher(ABC):
-    """`run` once; `close` ends what is left. A subclass says where ranks run."""
+    """Call `run` once; `close` kills remaining ranks. Subclasses start them."""
 
     def __init__(
         self,
@@ -105,8 +104,8 @@ class Launcher(ABC):
         say: Callable[[str], None],
         grace_s: float = _GRACE_S,
     ) -> None:
-        """command: of every rank. say: is told of a restart, and of its reason. grace_s: how long the others have to
-        end by themselves where a rank has ended badly."""
+        """command: of every rank. say: prints each restart and its reason. grace_s: time for the others to end by
+        themselves after a rank has failed."""
         self._command = list(command)
         self._size = size
         self._max_restarts = max_restarts
@@ -119,8 +118,8 @@ class Launcher(ABC):
     def run(self) -> int:
         """Start the ranks and wait for their end; return the exit code of the command.
 
-        0 where all finished; 2 where settings were refused and 1 where a rank failed by itself, which starting again
-        would not change; 128 + the signal after a stop; 1 where ranks were lost more than max_restarts times.
+        0 if all finished; 2 if settings were refused and 1 if a rank failed by itself, since a restart would not
+        help; 128 + the signal after a stop; 1 if ranks were lost more than max_restarts times.
         """
         for restart in range(self._max_restarts + 1):
             self._start(restart)
@@ -141,16 +140,16 @@ class Launcher(ABC):
         return FAILED
 
     def pass_on(self, number: int) -> None:
-        """Send every rank a signal that this process received; a signal handler may call it."""
+        """Forward a signal to every rank; a signal handler may call it."""
         self._signalled = number
         self._send(number)
 
     def insist(self) -> None:
-        """Have ranks end at once that were sent a signal: by another one, since the same again may be a copy."""
+        """End signalled ranks at once, by a different signal: ranks may take the same one for a copy."""
         self._send(signal.SIGTERM if self._signalled == signal.SIGINT else signal.SIGINT)
 
     def wait_for_end(self) -> int | None:
-        """Wait for ranks that were told to end at once; their exit code, None where they have to be killed."""
+        """Wait for ranks after `insist`; returns their exit code, None if they have to be killed."""
         deadline = time.monotonic() + self._grace_s
         while any(rank.poll() is None for rank in self._ranks) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -159,7 +158,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Kill the ranks that are left. May be called twice."""
+        """Kill the remaining ranks. May be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -176,15 +175,15 @@ class Launcher(ABC):
     def _start(self, restart: int) -> None:
         self.close()
         self._start_ranks(restart)
-        if self._signalled is not None:  # it came while they started
+        if self._signalled is not None:  # arrived during the start
             self.pass_on(self._signalled)
 
     @abstractmethod
     def _start_ranks(self, restart: int) -> None:
-        """Fill `_ranks`, in the order of ranks, and `_size`, where fewer than before can be started."""
+        """Fill `_ranks`, in rank order, and `_size`, if fewer than before can be started."""
 
     def _variables(self, restart: int, rank: int, **others: object) -> dict[str, str]:
-        """The environment variables of a rank: those of any launcher, and others, which say where it runs."""
+        """The environment variables of a rank. others: the launcher's own, for where it runs."""
         variables = {
             "RANK": rank,
             "WORLD_SIZE": self._size,
@@ -196,8 +195,8 @@ class Launcher(ABC):
         return {name: str(value) for name, value in variables.items()}
 
     def _watch(self) -> list[int]:
-        """Wait until all ranks have ended; their exit codes, -N by signal N. Those that do not follow one that ended
-        badly are killed, and count as lost with it: their code is RANK_LOST."""
+        """Wait until all ranks have ended; returns their exit codes, -N for signal N. After one fails, ranks that do
+        not end in time are killed and count as lost: their code is RANK_LOST."""
         deadline: float | None = None
         killed: set[int] = set()
         codes = [rank.poll() for rank in self._ranks]
@@ -215,7 +214,7 @@ class Launcher(ABC):
 
 
 class LocalLauncher(Launcher):
-    """Ranks as processes of this machine."""
+    """Runs ranks as local processes."""
 
     _ranks: list[subprocess.Popen[bytes]]
 
@@ -229,7 +228,7 @@ class LocalLauncher(Launcher):
         self._ranks = []
 
     def _start_ranks(self, restart: int) -> None:
-        own_group: dict[str, Any] = {"process_group": 0}  # Ctrl-C in the terminal reaches them through us, once
+        own_group: dict[str, Any] = {"process_group": 0}  # so that Ctrl-C reaches them once, through us
         if sys.platform == "win32":
             own_group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         threads = {}
@@ -249,13 +248,13 @@ class LocalLauncher(Launcher):
                 **threads,
             )
             environment = {**os.environ, **variables}
-            with held_back():  # a rank begins with `exit_at_once_on_signals`
+            with held_back():  # ranks start by `exit_at_once_on_signals`
                 rank_process = subprocess.Popen(self._command, stdin=subprocess.PIPE, env=environment, **own_group)
             self._ranks.append(rank_process)
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listened on a moment ago, at none of its addresses."""
+    """A port of this machine that was free a moment ago, on all of its addresses."""
     with socket.socket() as taken:
         taken.bind(("", 0))
         return int(taken.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Whether this process is one of several ranks, as its environment variables say, and who started it."""
+"""Whether this process is one of several ranks, by its environment variables, and what started it."""
 
 import os
 import signal
@@ -11,15 +11,15 @@ from ml_pipeline.runtime.process_identity import ProcessIdentity, identity_of
 from ml_pipeline.runtime.rank_variables import is_rank, launch_id, local_size, rank_and_size, restart_count
 
 OWN_LAUNCH = "ml-pipeline-"
-"""How the launch ids begin that our own launchers give, which start ranks again themselves."""
+"""Prefix of the launch ids of our own launchers, which restart ranks themselves."""
 LAUNCHER_PID = "ML_PIPELINE_LAUNCHER_PID"
 """The environment variable in which `LocalLauncher` names its process."""
-_NO_ID = "none"  # torchrun's, where no --rdzv-id is given
+_NO_ID = "none"  # torchrun's default without --rdzv-id
 
 
 class RankInfo(NamedTuple):
-    """Where a rank stands. launch: names the start that it belongs to, the same after a restart; None where nobody
-    named it. restart: how often all ranks were started again, as far as the one who started them counts."""
+    """A rank's place. launch: id of the launch it belongs to, the same after a restart; None if it has none.
+    restart: how often all ranks were restarted, if the launcher counts."""
 
     rank: int
     size: int
@@ -29,19 +29,19 @@ class RankInfo(NamedTuple):
 
     @property
     def started_by_us(self) -> bool:
-        """Whether a launcher of ours started this rank, in place of torchrun."""
+        """True if our launcher, not torchrun, started this rank."""
         return self.launch is not None and self.launch.startswith(OWN_LAUNCH)
 
     @property
     def started_by_torchrun(self) -> bool:
-        """Whether an agent watches this rank that starts all ranks again where one ends with another code than 0."""
+        """True if torchrun's agent watches this rank: it restarts all ranks if one exits with a code other than 0."""
         return self.launch is not None and not self.started_by_us
 
 
 def rank_info(environment: Mapping[str, str]) -> RankInfo | None:
-    """The place that RANK and WORLD_SIZE name, as torchrun sets them; None where neither is set.
+    """The place from RANK and WORLD_SIZE, as torchrun sets them; None if neither is set.
 
-    Raises UserError where they are no ranks.
+    Raises UserError if they are invalid.
 
     >>> rank_info({"RANK": "1", "WORLD_SIZE": "4"})
     RankInfo(rank=1, size=4, local_size=4, launch=None, restart=0)
@@ -59,8 +59,8 @@ def rank_info(environment: Mapping[str, str]) -> RankInfo | None:
 
 
 def launcher_of_this_rank() -> ProcessIdentity | None:
-    """The process of `LocalLauncher`, where it started this rank and lives: it stands for all ranks, and outlives
-    those that are started again."""
+    """The process of `LocalLauncher`, if it started this rank and is alive. It represents all ranks and outlives
+    their restarts."""
     named = os.environ.get(LAUNCHER_PID)
     if named is None or named != str(os.getppid()):
         return None
@@ -71,10 +71,10 @@ def launcher_of_this_rank() -> ProcessIdentity | None:
 
 
 def end_with_launcher() -> None:
-    """Where `LocalLauncher` started this rank: from now on, ask this process to end where the launcher is gone.
+    """If `LocalLauncher` started this rank: from now on, stop this process when the launcher ends.
 
-    The launcher's end closes the pipe that is this process's stdin, however it ended. Raises UserError where it has
-    ended already, as one that is killed while its ranks import torch.
+    However the launcher ends, its end closes the pipe that is this process's stdin. Raises UserError if it has
+    already ended, for example killed while its ranks import torch.
     """
     if launcher_of_this_rank() is not None:
         threading.Thread(target=_await_end_of_stdin, name="launcher", daemon=True).start()
@@ -83,7 +83,7 @@ def end_with_launcher() -> None:
 
 
 def _launcher_is_gone() -> bool:
-    """Whether the launcher named to this process, or to one above it, has ended: no process has its number."""
+    """True if the launcher in the environment variable has ended: no process has its id."""
     named = os.environ.get(LAUNCHER_PID)
     if named is None:
         return False
@@ -91,7 +91,7 @@ def _launcher_is_gone() -> bool:
         identity_of(int(named))
     except ProcessLookupError:
         return True
-    except (PermissionError, ValueError, OverflowError):  # it lives, or the variable is somebody else's
+    except (PermissionError, ValueError, OverflowError):  # alive, or not our variable
         return False
     return False
 
@@ -103,7 +103,7 @@ def _await_end_of_stdin() -> None:
 
 
 def _launch(environment: Mapping[str, str]) -> str | None:
-    """torchrun's --rdzv-id or, without one, the agent that started this rank; each machine has an agent of its own."""
+    """torchrun's --rdzv-id or, without one, the agent that started this rank; each machine has its own agent."""
     name = launch_id(environment)
     if name != _NO_ID:
         return name

@@ -1,9 +1,9 @@
-"""Starts ranks on the machines of a Ray cluster, and all again with as many as there is room for if one is lost.
+"""Starts ranks on the machines of a Ray cluster; if one is lost, restarts as many as there is room for.
 
-Ray places the ranks and says when one is gone; it neither restarts an actor nor retries a call, since a retried actor
-would begin without the others. A rank itself is the process that `LocalLauncher` starts, with the same variables:
-`RemoteRank` starts it on its machine, and passes on its output and its end; it knows nothing of Ray, and calls may come
-from several threads.
+Ray places the ranks and reports when one is gone; it neither restarts an actor nor retries a call, since a retried
+actor would begin without the others. A rank is the same process that `LocalLauncher` starts, with the same variables:
+`RemoteRank` starts it on its machine, and forwards its output and exit code. `RemoteRank` does not depend on Ray, and
+calls may come from several threads.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ from ml_pipeline.runtime.interrupts import Interrupted
 Stream = Literal["stdout", "stderr"]
 
 _CHUNK = 1 << 16  # bytes read at once
-_MOST_CHUNKS = 64  # on their way; a rank that writes more waits until they are fetched
-# Linux kills the rank with the process that started it, however that ended. The request stands before the program is
-# loaded, and not in a `preexec_fn`, which is unsafe beside the threads of a cluster's worker.
+_MOST_CHUNKS = 64  # not yet fetched; a rank that writes more waits
+# Linux kills the rank with the process that started it, however that ends. The request runs before the program is
+# loaded, not in a `preexec_fn`, which is unsafe with the threads of a cluster's worker.
 _END_WITH_PARENT = (
     "import ctypes, os, signal, sys\n"
     "ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)\n"  # PR_SET_PDEATHSIG
@@ -39,11 +39,11 @@ _END_GRACE_S = 5.0  # after a rank's end, for output that its own children still
 
 
 class News(NamedTuple):
-    """What a rank's process wrote since the last call, and how it ended."""
+    """A rank's output since the last call, and its exit code."""
 
     output: list[tuple[Stream, bytes]]
     exit_code: int | None
-    """None while it runs, or while there is more output; minus the signal where a signal ended it."""
+    """None while it runs or has more output; minus the signal if a signal ended it."""
 
 
 class RemoteRank:
@@ -55,9 +55,9 @@ class RemoteRank:
         self._readers: list[threading.Thread] = []
 
     def start(self, arguments: Sequence[str], variables: Mapping[str, str], *, folder: str) -> None:
-        """Start `python ARGUMENTS` with these environment variables besides this process's own.
+        """Start `python ARGUMENTS` with these environment variables added to this process's own.
 
-        folder: where it runs, if this machine has that folder; otherwise where this process runs.
+        folder: working directory if it exists on this machine; otherwise that of this process.
         """
         command = [sys.executable, *arguments]
         if sys.platform == "linux":
@@ -81,7 +81,7 @@ class RemoteRank:
         threading.Thread(target=self._tell_end, daemon=True).start()
 
     def news(self, timeout_s: float) -> News:
-        """What was written since the last call; waits so long for something to be told."""
+        """Output since the last call; waits up to `timeout_s` for something to report."""
         assert self._process is not None
         output = self._written(timeout_s if self._process.poll() is None else 0.0)
         exit_code = self._process.poll()
@@ -118,7 +118,7 @@ class RemoteRank:
                 self._chunks.put((stream, chunk))
 
     def _tell_end(self) -> None:
-        """Let whoever waits for output know that the process has ended."""
+        """Wake the reader of the output after the process has ended."""
         assert self._process is not None
         self._process.wait()
         self._chunks.put(("stdout", b""))
@@ -126,8 +126,8 @@ class RemoteRank:
 
 @contextlib.contextmanager
 def _no_signal_blocked() -> Iterator[None]:
-    """Within the block this thread blocks no signal, so that a process that it starts does not either: threads of a
-    cluster's worker block Ctrl-C."""
+    """Within the block this thread blocks no signal, and neither do processes that it starts: threads of a cluster's
+    worker block Ctrl-C."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -139,23 +139,23 @@ def _no_signal_blocked() -> Iterator[None]:
 
 
 _USAGE_STATISTICS = "RAY_USAGE_STATS_ENABLED"
-_NEWS_S = 1.0  # how long a call waits on the rank's machine for something to be told
-_ANSWER_S = 60.0  # for a machine to start an actor; one that does not answer by then is taken for lost
-_ROOM_S = 30.0  # for the cluster to make room for all ranks, by machines that it adds or by what others release
-_ROOM_AGAIN_S = 10.0  # the same after a loss: for it to free what the lost ranks had, and to miss the lost machine
-_KILL_S = 5.0  # for a rank to be killed by its actor, before the actor is
-_PAUSE_S = 1.0  # between two looks at a cluster that is about to notice that a machine is gone
-_SPREAD = "SPREAD"  # over as many machines as possible, so that each rank has cores of its own
+_NEWS_S = 1.0  # how long a call waits on the rank's machine for news
+_ANSWER_S = 60.0  # for a machine to start an actor; without an answer by then it counts as lost
+_ROOM_S = 30.0  # for the cluster to make room for all ranks, by new machines or by released resources
+_ROOM_AGAIN_S = 10.0  # after a loss: to free the lost ranks' resources and notice the lost machine
+_KILL_S = 5.0  # for an actor to kill its rank, before the actor is killed
+_PAUSE_S = 1.0  # between two checks of whether the cluster has noticed a lost machine
+_SPREAD = "SPREAD"  # over as many machines as possible, so that each rank has its own cores
 
 Write = Callable[[Stream, bytes], None]
 
 
 @contextlib.contextmanager
 def ray_cluster() -> Iterator[ModuleType]:
-    """Ray, connected to the running cluster that RAY_ADDRESS names, or to the one of this machine, until the end.
+    """Ray, connected to the running cluster at RAY_ADDRESS, or to the one of this machine, until the block ends.
 
-    Ray's usage statistics are off unless RAY_USAGE_STATS_ENABLED says otherwise; what a cluster's head reports is
-    settled where that is started. Raises UserError where Ray is not installed, or no cluster answers.
+    Ray's usage statistics are off unless RAY_USAGE_STATS_ENABLED is set; the cluster's head has its own setting from
+    its start. Raises UserError if Ray is not installed, or no cluster answers.
     """
     os.environ.setdefault(_USAGE_STATISTICS, "0")
     try:
@@ -176,9 +176,9 @@ def ray_cluster() -> Iterator[ModuleType]:
 
 
 class RayLauncher(Launcher):
-    """Ranks on the machines of a Ray cluster, each with a processor that the cluster reserves for it.
+    """Ranks on the machines of a Ray cluster, each with one reserved CPU.
 
-    Use it within `ray_cluster()`. Rank 0 runs on this machine where the cluster has room here, so that the run folder
+    Use it within `ray_cluster()`. Rank 0 runs on this machine if the cluster has room here, so that the run folder
     is here too.
     """
 
@@ -195,8 +195,8 @@ class RayLauncher(Launcher):
         ray: ModuleType,
         with_gpu: bool = False,
     ) -> None:
-        """command: of every rank, after the interpreter. write: takes what ranks print. ray: connected to its cluster.
-        with_gpu: place each rank with a GPU of its own."""
+        """command: of every rank, after the interpreter. write: receives the ranks' output. ray: connected to its
+        cluster. with_gpu: give each rank its own GPU."""
         super().__init__(command, size=size, max_restarts=max_restarts, say=say)
         self._wanted = size
         self._write = write
@@ -222,7 +222,7 @@ class RayLauncher(Launcher):
         try:
             port = self._ray.get(seats[0].actor.free_port.remote())
         except self._ray.exceptions.RayError:
-            port = 0  # its machine is gone already, which the ranks' start will show
+            port = 0  # its machine is already gone, as the start of ranks will show
         nodes = [seat.node for seat in seats]
         for rank, seat in enumerate(seats):
             variables = self._variables(
@@ -238,11 +238,11 @@ class RayLauncher(Launcher):
             self._ranks[-1].start(self._command, variables)
 
     def _seats(self, patience_s: float) -> "list[_Seat]":
-        """Actors that run, for as many ranks as there is room for; those on this machine first, then by machine.
+        """Running actors for as many ranks as there is room for; this machine's first, then by machine.
 
-        patience_s: how long to wait for room for all ranks, before fewer will do.
+        patience_s: how long to wait for room for all ranks before accepting fewer.
 
-        Raises UserError where there is room for none, and Interrupted where a signal came meanwhile.
+        Raises UserError if there is room for none, and Interrupted if a signal arrives meanwhile.
         """
         deadline = time.monotonic() + patience_s
         while self._signalled is None:
@@ -261,7 +261,7 @@ class RayLauncher(Launcher):
         raise Interrupted(self._signalled)
 
     def _room(self) -> int:
-        """For how many ranks the free resources are enough."""
+        """The number of ranks that fit in the free resources."""
         free = self._ray.available_resources()
         return min(self._wanted, *(int(free.get(name, 0.0) / amount) for name, amount in self._bundle.items()))
 
@@ -273,7 +273,7 @@ class RayLauncher(Launcher):
         return ready
 
     def _occupy(self, number: int) -> "list[_Seat] | None":
-        """An actor in each bundle; None where one of them does not start."""
+        """An actor in each bundle; None if one of them does not start."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         actor_class = self._ray.remote(max_restarts=0, max_task_retries=0, max_concurrency=4)(_ActorRank)
@@ -302,7 +302,7 @@ class RayLauncher(Launcher):
 
 
 class _Seat(NamedTuple):
-    """An actor that waits for its rank, and where it runs."""
+    """An actor without a rank yet, and where it runs."""
 
     actor: Any
     node: str
@@ -317,14 +317,14 @@ class _ActorRank(RemoteRank):
         return free_port()
 
     def place(self) -> tuple[str, str]:
-        """Ray's id of this machine, and the address under which the others reach it."""
+        """Ray's id of this machine, and its address for the others."""
         import ray
 
         return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
 
 class _RayRank:
-    """A rank as `subprocess.Popen` shows a process, and a thread that passes on what it prints."""
+    """A rank with the interface of `subprocess.Popen`, and a thread that forwards its output."""
 
     def __init__(self, ray: ModuleType, actor: Any, write: Write) -> None:
         self._ray = ray
@@ -336,7 +336,7 @@ class _RayRank:
         self._unfinished: dict[Stream, bytes] = {"stdout": b"", "stderr": b""}
 
     def start(self, arguments: Sequence[str], variables: dict[str, str]) -> None:
-        """Start the process. A machine that is gone by now counts as a rank that was killed."""
+        """Start the process. If its machine is gone, the rank counts as killed."""
         started = self._actor.start.remote(arguments, variables, folder=os.getcwd())
         self._follower = threading.Thread(target=self._follow, args=(started,), daemon=True)
         self._follower.start()
@@ -348,7 +348,7 @@ class _RayRank:
         self._actor.send_signal.remote(number)
 
     def kill(self) -> None:
-        """End the rank, then its actor, with which the rank ends where it did not before."""
+        """Kill the rank, then its actor, which ends the rank if it is still running."""
         if not self._killed:
             self._killed = True
             if self._code is None:
@@ -356,7 +356,7 @@ class _RayRank:
             self._ray.kill(self._actor, no_restart=True)
 
     def wait(self) -> None:
-        """For the rank's end, and for what it printed."""
+        """Wait for the rank's end and the rest of its output."""
         if self._follower is not None:
             self._follower.join()
 
@@ -376,7 +376,7 @@ class _RayRank:
         self._code = code
 
     def _write_lines(self, stream: Stream, chunk: bytes) -> None:
-        """Pass on whole lines alone, between which those of other ranks may come."""
+        """Forward whole lines only, since lines of other ranks may come between."""
         lines, newline, rest = (self._unfinished[stream] + chunk).rpartition(b"\n")
         self._unfinished[stream] = rest
         if newline:

@@ -1,4 +1,4 @@
-"""ranks.json: which ranks write a run folder, and in which launch; so ranks that start again find the run they left."""
+"""ranks.json: which ranks of which launch write a run folder, so that restarted ranks find their run."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _LARGEST_SENT = 1 << 31
 
 
 class LeftRun(NamedTuple):
-    """A run that this launch left. iterations: that its checkpoint has; -1 where it has none yet."""
+    """An unfinished run of this launch. iterations: of its checkpoint; -1 if it has none."""
 
     folder: Path
     iterations: int
@@ -32,7 +32,7 @@ class LeftRun(NamedTuple):
 
 
 def note_ranks(ranks: RankContext, folder: Path) -> None:
-    """Once all ranks have accepted the run: let those that start again find it; nobody starts one process again.
+    """Write ranks.json after all ranks have accepted the run; not for a single process without a launcher.
 
     Raises UserError on all if the folder cannot be written.
     """
@@ -55,7 +55,7 @@ def _record_ranks(folder: Path, ranks: RankContext) -> None:
 
 
 def ranks_of(folder: Path) -> dict[str, Any] | None:
-    """What ranks.json of a run folder tells; None where there is none, or something else."""
+    """The content of ranks.json in a run folder; None if it is missing or invalid."""
     try:
         with open_regular(folder / RANKS_FILE) as file:
             content = json.loads(file.read(_MOST_BYTES))
@@ -65,11 +65,11 @@ def ranks_of(folder: Path) -> dict[str, Any] | None:
 
 
 def left_run(ranks: RankContext, place: RankInfo, given: Path | None) -> LeftRun | None:
-    """The run that these ranks left when one of them was lost, on every rank; None where they begin.
+    """The run that these ranks left when one of them was lost, on every rank; None for a new run.
 
-    given: the run folder that the settings name. Where the first rank does not see the newest checkpoint, as on a
-    machine that does not share the folder with the one before it, it gets it from the rank that does.
-    Raises UserError where a checkpoint cannot be used.
+    given: the run folder in the settings. If the first rank cannot see the newest checkpoint, for example on another
+    machine without a shared folder, a rank that can sends it.
+    Raises UserError if a checkpoint is unusable.
     """
     own = ranks.each("the run that was left", lambda: _found_here(ranks, place, given))
     seen = ranks.gather("the run that was left", None if own is None else (str(own.folder), own.iterations))
@@ -85,10 +85,10 @@ def left_run(ranks: RankContext, place: RankInfo, given: Path | None) -> LeftRun
 
 
 def _found_here(ranks: RankContext, place: RankInfo, given: Path | None) -> LeftRun | None:
-    """Among the runs that this rank sees, the newest that its launch left.
+    """The newest run of this launch that this rank can see.
 
-    A finished one counts only where these ranks were started again, since a launch may be named as an earlier one was:
-    a rank that crashes while it ends, as in the destructors of a simulator, must not begin the training anew.
+    A finished one counts only if these ranks were restarted, since a launch may have the id of an earlier one: a rank
+    that crashes at its end, for example in the destructors of a simulator, must not start the training over.
     """
     candidates = [given] if given is not None else [path.parent for path in runs_folder().glob(f"*/{RANKS_FILE}")]
     for folder in sorted(candidates, key=_time_of, reverse=True):
@@ -103,7 +103,7 @@ def _found_here(ranks: RankContext, place: RankInfo, given: Path | None) -> Left
 
 
 def _brought(ranks: RankContext, run: LeftRun, source: int, first: LeftRun | None) -> LeftRun:
-    """The run, in a folder of the first rank, with the files that rank `source` has of it."""
+    """The run in a folder of the first rank, with the files of rank `source`."""
     folder = Path(ranks.first("its run folder", lambda: str(run.folder if first is None else first.folder)))
     paths = sorted(run.folder.iterdir()) if ranks.rank == source else []
     names = [

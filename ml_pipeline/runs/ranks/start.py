@@ -1,4 +1,4 @@
-"""How several ranks begin one training: they compare what must be the same, and the first says what it comes to."""
+"""Starts one training on several ranks: they compare what must be equal, and the first one decides the rest."""
 
 import platform
 import sys
@@ -25,16 +25,16 @@ from ml_pipeline.runs.tasks import Task, describe_task, make_task
 from ml_pipeline.runs.train_command_line import TrainFlags, TrainStart, train_start
 from ml_pipeline.runs.train_config import USUAL_WITH_RANKS, TrainConfig, layered, train_config
 
-# How a rank steps its environments is its machine's own affair, and paths may differ between machines.
-# The kind of device is compared apart, with what it is by default: a GPU computes other last bits than a CPU.
+# How a rank steps its environments is local to its machine, and paths may differ between machines.
+# The kind of device is compared separately, after its default is set: GPU and CPU differ in the last bits.
 _OWN = OF_LAUNCH | {"n_workers", "parallel_start_method", "step_timeout_s", "device"}
 
 
 def start_of_ranks(flags: TrainFlags, ranks: RankContext, place: RankInfo) -> tuple[TrainStart, Task]:
-    """What all ranks train, and the task as this rank has it.
+    """The start that all ranks share, and this rank's task.
 
-    Ranks that were started again after one was lost go on with the run that they left. Raises SharedError where they
-    differ in settings, versions, the kind of device or data, and where anything cannot be used.
+    Ranks that were restarted after a loss continue the run that they left. Raises SharedError if they differ in
+    settings, versions, kind of device or data, and if anything is unusable.
     """
     require_same_machines(ranks)
     require_same(ranks, "the settings", _compared(flags), remedy="start all ranks with the same command.")
@@ -60,7 +60,7 @@ def start_of_ranks(flags: TrainFlags, ranks: RankContext, place: RankInfo) -> tu
 
 
 def _compared(flags: TrainFlags) -> dict[str, Any]:
-    """What was given to this rank, by name."""
+    """This rank's given settings, by name."""
     given: dict[str, Any] = {
         name: value for name, value in flags.given.items() if name not in _OWN and not isinstance(value, Path)
     }
@@ -68,7 +68,7 @@ def _compared(flags: TrainFlags) -> dict[str, Any]:
 
 
 def _start(flags: TrainFlags, ranks: RankContext, left: LeftRun | None) -> TrainStart:
-    """On the first rank, which has the run folder."""
+    """The start, on the first rank: it has the run folder."""
     if left is None:
         started = flags if flags.resume else replace(flags, given=layered(USUAL_WITH_RANKS, flags.given))
         start = train_start(started)
@@ -115,16 +115,16 @@ def _from_plain(sent: Mapping[str, Any], flags: TrainFlags) -> TrainStart:
     )
 
 
-_PACKAGES = ("numpy", "gymnasium", "numba")  # what computes besides torch
+_PACKAGES = ("numpy", "gymnasium", "numba")  # compute besides torch
 _LONGEST = 100
 
 
 class DifferentRanks(RanksDiffer, SharedError):
-    """Ranks that cannot train together, as all of them know."""
+    """Ranks that cannot train together; raised on all of them."""
 
 
 def this_machine() -> dict[str, str]:
-    """The versions and the kind of processor, which results depend on, by their names."""
+    """Versions and kind of processor, which results depend on, by name."""
     facts = {"ml_pipeline": __version__, "Python": platform.python_version(), "torch": torch.__version__}
     for package in _PACKAGES:
         try:
@@ -137,9 +137,9 @@ def this_machine() -> dict[str, str]:
 
 
 def require_same(ranks: RankContext, what: str, own: Mapping[str, Any], *, remedy: str) -> None:
-    """Compare values by name over all ranks. what: names the exchange. remedy: the end of the sentence.
+    """Compare values by name over all ranks. what: name of the call. remedy: the end of the message.
 
-    Raises DifferentRanks on every rank, which names the first value that differs and where.
+    Raises DifferentRanks on every rank, naming the first value that differs and where.
     """
     everybody = ranks.gather(what, dict(own))
     for rank, values in enumerate(everybody):
@@ -160,12 +160,12 @@ def _shown(value: Any) -> str:
 
 
 def require_same_machines(ranks: RankContext) -> None:
-    """Raise DifferentRanks, on every rank, where two have other versions or another kind of processor."""
+    """Raise DifferentRanks, on every rank, if versions or kinds of processor differ."""
     require_same(ranks, "the versions", this_machine(), remedy="install the same versions on all machines.")
 
 
 def require_same_task(ranks: RankContext, task: Task) -> None:
-    """Raise DifferentRanks, on every rank, where the data or the environment's code of two differ."""
+    """Raise DifferentRanks, on every rank, if data or the environment's code differ."""
     described: dict[str, Any] = {}
     for name, value in describe_task(task).items():
         described.update(
@@ -175,7 +175,7 @@ def require_same_task(ranks: RankContext, task: Task) -> None:
 
 
 def consistent(group: Ranks, task: Task) -> RankContext:
-    """A group whose ranks have the same versions and data. Raises DifferentRanks, on all, where they have not."""
+    """A group whose ranks have the same versions and data. Raises DifferentRanks, on all, if they differ."""
     ranks = RankContext(group)
     require_same_machines(ranks)
     require_same_task(ranks, task)
@@ -183,7 +183,7 @@ def consistent(group: Ranks, task: Task) -> RankContext:
 
 
 def require_same_spaces(ranks: RankContext, envs: VectorEnv) -> None:
-    """Raise DifferentRanks, on every rank, where the environments of two have other spaces."""
+    """Raise DifferentRanks, on every rank, if the spaces of their environments differ."""
     spaces = {
         "the observation space": repr(envs.single_observation_space),
         "the action space": repr(envs.single_action_space),

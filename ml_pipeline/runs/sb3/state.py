@@ -20,7 +20,7 @@ States = dict[str, Any]
 
 
 class OwnGenerators:
-    """One run's states of the global generators; before the first `in_use`, the current states."""
+    """One run's states of the global generators; initially those at construction."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_cuda = device.type == "cuda"

@@ -1,4 +1,4 @@
-"""What the commands on a trained run are given: evaluate, backtest, enjoy and export."""
+"""Settings of the commands on a trained run: evaluate, backtest, enjoy and export."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
@@ -62,8 +62,8 @@ class EvaluationConfig(ReportConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationStart:
-    """What one call of the command line asks for. changes: settings of `MarketConditions` other than as trained.
-    notice: how the run was chosen, if nobody named it."""
+    """A parsed command line. changes: settings of `MarketConditions` that differ from training.
+    notice: how the run was chosen, if it was not given."""
 
     config: EvaluationConfig
     changes: Mapping[str, Any]
@@ -71,7 +71,7 @@ class EvaluationStart:
 
 
 def _as_trained(each: Field[Any], hint: Any) -> tuple[str, Any, Any]:
-    """A flag of training with its description; where it is not given, the value of training stays."""
+    """A training flag with its description; if it is not given, the training value stays."""
     default: Any = field(default=each.default) if each.default is not MISSING else field(default_factory=dict)
     return each.name, Annotated[hint, tyro.conf.arg(help_behavior_hint="(default: as trained)")], default
 
@@ -84,14 +84,14 @@ ChangesOfMarket = make_dataclass(
     frozen=True,
     namespace={"__doc__": MarketConditions.__doc__},
 )
-"""`MarketConditions` as flags, each of which is as trained where it is not given."""
+"""`MarketConditions` as flags, with the training values as defaults."""
 EvaluationCommandLine = make_dataclass(
     "EvaluationCommandLine", [("evaluation", EvaluationConfig), ("market", ChangesOfMarket)], frozen=True, kw_only=True
 )
 
 
 def parse_evaluation(argv: Sequence[str], *, prog: str, description: str = "") -> EvaluationStart:
-    """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
+    """Read the command line. Raises UserError if a setting is invalid; exits with code 0 after --help."""
     flags = read_flags(argv, EvaluationCommandLine, prog=prog, description=description)
     changes = {each.name: flags.pop(each.name) for each in fields(MarketConditions) if each.name in flags}
     return EvaluationStart(config=EvaluationConfig(**flags), changes=changes)
@@ -112,7 +112,7 @@ BacktestCommandLine = make_dataclass(
 
 
 def parse_backtest(argv: Sequence[str], *, prog: str, description: str = "") -> EvaluationStart:
-    """Read the command line, and find the run. Raises UserError about whatever cannot be used; exits after --help."""
+    """Read the command line, and find the run. Raises UserError if a setting is invalid; exits after --help."""
     if argv and not argv[0].startswith("-"):
         named = Path(argv[0])
         how = f"--config {named}" if named.is_file() or _version_of(named) is not None else None
@@ -135,7 +135,7 @@ def parse_backtest(argv: Sequence[str], *, prog: str, description: str = "") -> 
 
 
 def _run_of(file: Path) -> tuple[Path, str | None]:
-    """The run of a settings file or a version of a model, and how the run was chosen."""
+    """The run of a settings file, or a model version, and how the run was chosen."""
     version = _version_of(file)
     settings = read_train_settings(file if version is None else version / SETTINGS_FILE)
     if settings.get("env_id") is not None:
@@ -152,7 +152,7 @@ def _run_of(file: Path) -> tuple[Path, str | None]:
 
 
 def _version_of(named: Path) -> Path | None:
-    """The version of a deployed model that is named by its folder or by the settings in it."""
+    """The version of a deployed model, from its folder or the settings file in it."""
     path = resolved(named.expanduser())
     folder = path.parent if path.name == SETTINGS_FILE else path
     return folder if is_version_folder(folder) else None
@@ -205,7 +205,7 @@ class EnjoyCommandLine:
 
 
 def parse_enjoy(argv: Sequence[str], *, prog: str, description: str = "") -> EnjoyConfig:
-    """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
+    """Read the command line. Raises UserError if a setting is invalid; exits with code 0 after --help."""
     return parse_settings(argv, EnjoyCommandLine, prog=prog, description=description).enjoy
 
 
@@ -234,7 +234,7 @@ class ExportConfig:
 
     @property
     def path(self) -> Path:
-        """Where the file goes."""
+        """The file to write."""
         return self.output or self.checkpoint.with_suffix(SUFFIXES[self.format])
 
 
@@ -246,5 +246,5 @@ class ExportCommandLine:
 
 
 def parse_export(argv: Sequence[str], *, prog: str, description: str = "") -> ExportConfig:
-    """Read the command line. Raises UserError about whatever cannot be used; exits with code 0 after --help."""
+    """Read the command line. Raises UserError if a setting is invalid; exits with code 0 after --help."""
     return parse_settings(argv, ExportCommandLine, prog=prog, description=description).export

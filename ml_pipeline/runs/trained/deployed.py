@@ -1,8 +1,8 @@
-"""`models/NAME/current`: from what a user names to the one version of a model that is read.
+"""Resolves `models/NAME/current` to one version of a deployed model.
 
 models/NAME/ holds the versions v1/, v2/, ... of a deployed model, and `current`, which names one of them: a symbolic
-link or, on systems without links, a file with the name in it. It may be switched at any moment, so whoever reads
-several files resolves it once. `tuning.promotion.model_store` writes these folders.
+link or, on systems without links, a file with the name in it. It may be switched at any moment, so resolve it once
+before reading several files. `tuning.promotion.model_store` writes these folders.
 """
 
 import os
@@ -19,7 +19,7 @@ CURRENT = "current"
 PROMOTION_FILE = "promotion.json"
 """In a version's folder: why it was promoted."""
 EVALUATIONS_FOLDER = "evaluations"
-"""Beside the versions, which stay as they are: what was found about them later."""
+"""Next to the versions, which never change: later evaluations of them."""
 
 FEATURE_WARNINGS_KEY, DESPITE_KEY = "feature_warnings", "despite"
 """In promotion.json: sentences about features that may see ahead, and why the version was promoted despite them."""
@@ -30,7 +30,7 @@ _MOST_BYTES = 100  # of a file that names a version
 
 
 class Warned(NamedTuple):
-    """Warnings about the features of a deployed model, and the reason that was given for promoting it despite them."""
+    """Warnings about the features of a deployed model, and the reason given for promoting it despite them."""
 
     warnings: tuple[str, ...]
     despite: str | None
@@ -40,7 +40,7 @@ class Warned(NamedTuple):
         return {FEATURE_WARNINGS_KEY: list(self.warnings), DESPITE_KEY: self.despite}
 
     def sentences(self) -> tuple[str, ...]:
-        """As a user reads them; none if there is no warning."""
+        """For the user; empty if there is no warning."""
         if not self.warnings:
             return ()
         why = in_one_line(self.despite or "no reason was given", _LONGEST)
@@ -51,7 +51,7 @@ class Warned(NamedTuple):
 
 
 def warned_of(folder: Path) -> Warned:
-    """What promotion.json of a version says of its features; nothing for any other folder.
+    """The feature warnings in promotion.json of a version; none for other folders.
 
     Raises UserError if the file cannot be read.
     """
@@ -62,7 +62,7 @@ def warned_of(folder: Path) -> Warned:
 
 
 def version_number(name: str) -> int | None:
-    """The number of a version's folder; None where the name is none of a version.
+    """The number of a version's folder; None if the name is not a version's.
 
     >>> version_number("v12"), version_number("v012"), version_number("validation")
     (12, None, None)
@@ -72,9 +72,9 @@ def version_number(name: str) -> int | None:
 
 
 def current_number(model: Path) -> int | None:
-    """The version that a model's folder calls current, whether or not it is still there; None without one.
+    """The current version in a model's folder, even if that version is gone; None without `current`.
 
-    Raises UserError where `current` names no version.
+    Raises UserError if `current` names no version.
     """
     path = model / CURRENT
     named = _named_by(path)
@@ -92,8 +92,8 @@ def current_number(model: Path) -> int | None:
 def resolved(path: Path) -> Path:
     """The version's folder that `models/NAME/current` or `models/NAME` means now.
 
-    A file that is named through `current` is that version's. Any other path is itself.
-    Raises UserError where the version was deleted.
+    A file path through `current` is resolved too. Other paths are returned unchanged.
+    Raises UserError if the version was deleted.
     """
     if path.name == CURRENT:
         return _resolved_current(path)
@@ -105,14 +105,14 @@ def resolved(path: Path) -> Path:
 
 
 def is_version_folder(folder: Path) -> bool:
-    """Whether a folder is a version of a deployed model."""
+    """True if a folder is a version of a deployed model."""
     return version_number(folder.name) is not None and (folder / PROMOTION_FILE).is_file()
 
 
 def _resolved_current(path: Path) -> Path:
     named = _named_by(path)
     if named is None or version_number(named) is None:
-        return path  # somebody else's folder of this name
+        return path  # an unrelated folder of this name
     version = path_inside(path.parent, named)
     if version is None or not version.is_dir():
         raise UserError(
@@ -123,12 +123,12 @@ def _resolved_current(path: Path) -> Path:
 
 
 def _named_by(path: Path) -> str | None:
-    """What a link leads to, or a file names; None where there is neither."""
+    """The target of a link, or the name in a file; None if neither exists."""
     try:
         return os.readlink(path)
     except FileNotFoundError:
         return None
-    except OSError:  # it is no link
+    except OSError:  # not a link
         pass
     try:
         with open_regular(path) as file:

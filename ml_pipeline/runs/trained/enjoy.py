@@ -1,6 +1,6 @@
-"""A trained policy plays whole episodes in the environment of its run, in a window or for a video if asked.
+"""Plays whole episodes with a trained policy in its run's environment, optionally in a window or on video.
 
-Videos are MP4 by PyAV, which the extra video brings, or GIF by Pillow, which matplotlib brings.
+Videos are MP4 by PyAV, from the extra video, or GIF by Pillow, which matplotlib requires.
 """
 
 import math
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 _EPISODES = 3
 _USUAL_FPS = 30.0
-# A picture of a market takes 0.15 s to draw and shows all bars so far: so many are enough to watch them grow.
+# A market frame takes 0.15 s to draw and shows all bars so far: this many are enough to follow it.
 _MARKET_FRAMES = 150
 
 
 @dataclass(frozen=True)
 class Played:
-    """An episode that was played to its end."""
+    """An episode played to its end."""
 
     episode: int
     """From 1."""
@@ -51,7 +51,7 @@ class Played:
 
 @dataclass(frozen=True)
 class PlayResult:
-    """policy: the one that played. interrupted: what ended it early, Ctrl-C or another signal; None if nothing did.
+    """policy: the one that played. interrupted: the early end's cause, Ctrl-C or another signal; None if complete.
     n_frames: of the video; 0 without one."""
 
     policy: "LoadedPolicy | LoadedSB3Policy"
@@ -61,9 +61,9 @@ class PlayResult:
 
 
 def play(config: EnjoyConfig, *, on_episode: Callable[[Played], None] = lambda played: None) -> PlayResult:
-    """Play as `config` asks, and call `on_episode` after each episode. Ctrl-C ends it; the video keeps its frames.
+    """Play by `config`, and call `on_episode` after each episode. Ctrl-C ends it; the video keeps its frames.
 
-    Raises UserError if policy, environment, render mode or video cannot be used.
+    Raises UserError if policy, environment, render mode or video are unusable.
     """
     policy = load_policy(config.run)
     render_mode: RenderMode | None = config.render or ("rgb_array" if config.video else None)
@@ -88,15 +88,15 @@ def play(config: EnjoyConfig, *, on_episode: Callable[[Played], None] = lambda p
 
 Frame = NDArray[np.uint8]
 
-# Browsers slow a GIF down that is faster than this, and it has no compression between frames to speak of.
+# Browsers slow down a GIF that is faster than this, and GIF hardly compresses between frames.
 _GIF_FPS, _GIF_WIDTH = 25.0, 400
 
 
 class VideoFile:
-    """A video that grows by frames, within a `with` block: at its end the file is there, whole.
+    """Writes a video frame by frame, within a `with` block; the file appears complete at its end.
 
-    If the block fails, there is no new file, and one that was there before stays.
-    n_frames: how many frames it has so far.
+    If the block fails, no file is written, and an existing one stays.
+    n_frames: number of frames so far.
     """
 
     def __init__(self, path: Path, *, fps: float) -> None:
@@ -111,12 +111,12 @@ class VideoFile:
         self._unfinished = path.with_name(f".unfinished-{path.name}")
         try:
             self._writer = writers[path.suffix.lower()](self._unfinished, fps)
-            self._unfinished.touch()  # now rather than after the first frame, if it cannot be written
+            self._unfinished.touch()  # fail now rather than after the first frame
         except OSError as error:
             raise self._failure(error) from error
 
     def append(self, frame: Any) -> None:
-        """Add a frame: uint8 (height, width, 3), all of one size. Raises UserError if it is anything else, or the
+        """Add a frame: uint8 (height, width, 3), all of one size. Raises UserError for any other frame, or if the
         file cannot be written."""
         array = np.asarray(frame)
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
@@ -169,7 +169,7 @@ class _Mp4:
         self._container = av.open(str(path), "w", format="mp4")
         self._fps = Fraction(fps).limit_denominator(1000)
         self._stream: Any = None
-        # Ctrl-C is for the player: it interrupts the main thread, which may leave no frame half encoded.
+        # Ctrl-C interrupts the main thread, so encoding in another one leaves no frame half encoded.
         self._encoder = ThreadPoolExecutor(1, "video")
 
     def append(self, frame: Frame) -> None:
@@ -181,7 +181,7 @@ class _Mp4:
 
     def _encode(self, frame: Frame) -> None:
         height, width = frame.shape[:2]
-        # The format that every player takes has an even number of pixels on each side.
+        # The format that every player supports needs even height and width.
         even = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)))
         if self._stream is None:
             self._stream = self._container.add_stream("libx264", rate=self._fps, pix_fmt="yuv420p")
@@ -246,7 +246,7 @@ class _Recorded(gymnasium.Wrapper):
 
 
 class _Sampling:
-    """Acts with the policy, by sampled actions."""
+    """Acts with the policy's sampled actions."""
 
     def __init__(self, policy: "LoadedPolicy | LoadedSB3Policy", generator: np.random.Generator) -> None:
         self._act = policy.act
@@ -286,7 +286,7 @@ def _fps_of(env: gymnasium.Env) -> float:
 
 
 def _frame_interval(env: gymnasium.Env) -> int:
-    """Steps from one frame to the next."""
+    """Number of steps per frame."""
     if not isinstance(env, StatefulTradingEnv):
         return 1
     return math.ceil(env.market.n_bars / _MARKET_FRAMES)

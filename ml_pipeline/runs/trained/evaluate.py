@@ -1,4 +1,4 @@
-"""From a checkpoint to a report: restores task and policy as they were saved, and lets the policy act in the task."""
+"""From a checkpoint to a report: restores task and policy as saved, and runs the policy in the task."""
 
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from ml_pipeline.trading.trained_state import under_conditions
 class EvaluationReport:
     """The verdict on a checkpoint, in words, and the folder of its files.
 
-    notices: sentences about what was found in the data.
+    notices: sentences on findings in the data.
     """
 
     text: str
@@ -33,10 +33,10 @@ class EvaluationReport:
 
 
 def evaluate_checkpoint(start: EvaluationStart) -> EvaluationReport:
-    """Let the policy of a checkpoint, or the best of a run folder, act in a single environment, and write the report.
+    """Run the policy of a checkpoint, or the best of a run folder, in a single environment, and write the report.
 
-    Raises UserError where the checkpoint, the data or the folder cannot be used, and CertificationFailed where another
-    engine finds another equity.
+    Raises UserError if the checkpoint, the data or the folder are unusable, and CertificationFailed if another
+    engine computes a different equity.
     """
     start = replace(start, config=replace(start.config, checkpoint=find_policy(start.config.checkpoint)))
     config, saved = load_run(start.config.checkpoint)
@@ -57,7 +57,7 @@ def _evaluate_trading(
     task = TradingTask.from_state(saved["task"], trading, config.run.seed)
     split = start.config.split or ("all" if "data" in start.changes else "test")
     with closing(task.evaluation_env(split)) as env:
-        # Before the policy acts on features that see ahead.
+        # Warn before the policy uses look-ahead features.
         notices = (*task.notices, *task.about_training(split))
         policy = restore_policy(config, env, saved, start.config.checkpoint)
     with report_folder(folder), policy.acting_threads():
@@ -88,9 +88,9 @@ def _evaluate_episodes(
 
 
 def _default_folder(start: EvaluationStart) -> Path:
-    """The run folder for what the run itself reports; any other evaluation gets a folder of its own in it.
+    """The run folder for the run's own report; any other evaluation gets its own folder in it.
 
-    A version of a deployed model stays as it is: what is found about it goes into evaluations/ beside it.
+    A version of a deployed model never changes: its evaluations go into evaluations/ next to it.
     """
     run, checkpoint = start.config.checkpoint.parent, start.config.checkpoint
     changes = dict(start.changes)
@@ -107,6 +107,6 @@ def _default_folder(start: EvaluationStart) -> Path:
 
 
 def _as_name(value: Any) -> str:
-    """A setting as a part of a folder's name."""
+    """A setting as part of a folder's name."""
     name = "+".join(value) if isinstance(value, tuple) else f"{value:g}" if isinstance(value, float) else str(value)
     return name.replace("/", "-")

@@ -1,4 +1,4 @@
-"""From a checkpoint to a file that runs without this package: write it, run it beside the policy, then keep it."""
+"""From a checkpoint to a file that runs without this package: write it, check it against the policy, keep it."""
 
 import copy
 import json
@@ -26,20 +26,20 @@ from ml_pipeline.trading.envs.fast import FastTradingEnv
 
 Array = np.ndarray
 Program = Callable[[Sequence[Array]], list[Array]]
-"""What a file does: from its inputs to its outputs, in their order."""
+"""An exported program: from its inputs to its outputs, in order."""
 
 N_RANDOM, N_RECORDED = 256, 256
 _TOLERANCE = 1e-5
 
 
 class ParityFailed(CheckFailed):
-    """The file acts otherwise than the policy that it was made from."""
+    """The file acts differently from the policy it was exported from."""
 
 
 class ExportResult(NamedTuple):
     """A written file, and the checkpoint of its policy.
 
-    Names of its inputs and outputs, and on how many observations it acted as the policy does.
+    Also its input and output names, and the number of observations on which it matched the policy.
     """
 
     path: Path
@@ -53,7 +53,7 @@ class ExportResult(NamedTuple):
 def export_checkpoint(export: ExportConfig) -> ExportResult:
     """Write the policy of a checkpoint, or the best of a run folder, to a file.
 
-    Raises as `export_policy`, and UserError for an unusable checkpoint.
+    Raises like `export_policy`, and UserError for an unusable checkpoint.
     """
     export = replace(export, checkpoint=find_policy(export.checkpoint))
     config, saved = load_run(export.checkpoint)
@@ -63,7 +63,7 @@ def export_checkpoint(export: ExportConfig) -> ExportResult:
             "be exported; use load_policy, whose `model` is Stable-Baselines3's own, with its save()."
         )
     config = replace(config, ppo=replace(config.ppo, bfloat16=False))  # files are float32
-    # In the market it was trained on: the test split stays closed.
+    # In the training market: the test split stays untouched.
     with closing(make_saved_env(config, saved["task"], split="train")) as env:
         policy = restore_policy(config, env, saved, export.checkpoint)
         assert isinstance(policy, Policy)
@@ -72,11 +72,11 @@ def export_checkpoint(export: ExportConfig) -> ExportResult:
 
 
 def export_policy(policy: Policy, env: gymnasium.Env, path: Path, file_format: Format) -> PortablePolicy:
-    """Write the policy to `path`; env: one to record observations in.
+    """Write the policy to `path`; env: for recording observations.
 
-    The file's metadata say what the numbers of observations and actions of a market mean, see `FastTradingEnv.meaning`.
-    Raises UserError where spaces or the file cannot be used, and ParityFailed, with no file left, where what was
-    written acts otherwise than the policy.
+    For a market, the file's metadata explain the numbers in observations and actions, see `FastTradingEnv.meaning`.
+    Raises UserError if spaces or the file are unusable, and ParityFailed if the written file acts differently from
+    the policy; the file is then deleted.
     """
     portable = PortablePolicy(policy).eval()
     unproven = path.with_name(f"{path.name}.tmp")
@@ -95,7 +95,7 @@ def export_policy(policy: Policy, env: gymnasium.Env, path: Path, file_format: F
 
 
 def _meaning(env: gymnasium.Env) -> dict[str, str]:
-    """What observations and actions mean, as JSON by key; an environment that is no market does not say."""
+    """The meaning of observations and actions, as JSON by key; empty for environments other than markets."""
     market_env = env.unwrapped
     if not isinstance(market_env, FastTradingEnv):
         return {}
@@ -110,7 +110,7 @@ def _write_torch(portable: PortablePolicy, path: Path, meaning: Mapping[str, str
 
 
 def _read_torch(path: Path) -> Program:
-    with path.open("rb") as file:  # by its name torch would ask for .pt2 at the end
+    with path.open("rb") as file:  # given a path, torch insists on the suffix .pt2
         module: Any = torch.export.load(file).module()
 
     @torch.no_grad()
@@ -122,8 +122,8 @@ def _read_torch(path: Path) -> Program:
 
 def _write_onnx(portable: PortablePolicy, path: Path, meaning: Mapping[str, str]) -> None:
     try:
-        import onnxruntime  # noqa: F401  # read with later: better missed before the work than after it
-        import onnxscript  # noqa: F401  # what torch writes by
+        import onnxruntime  # noqa: F401  # needed later: better to fail before the work
+        import onnxscript  # noqa: F401  # used by torch
     except ModuleNotFoundError as error:
         raise UserError(
             f"--format onnx needs {error.name}, which is not installed; {install_extra('onnx')}, or use --format torch."
@@ -161,7 +161,7 @@ def _program(portable: PortablePolicy) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporters say about themselves: other packages that they miss, and their own deprecations."""
+    """Silences the exporters' messages about missing packages and about their own deprecations."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -174,7 +174,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _random_observations(policy: Policy) -> list[Any]:
-    """From the whole space, without those whose mask forbids everything."""
+    """From the whole space, except those whose mask forbids everything."""
     space = copy.deepcopy(policy.observation_space)
     space.seed(0)
     found: list[Any] = []
@@ -191,7 +191,7 @@ def _random_observations(policy: Policy) -> list[Any]:
 
 
 def _recorded_observations(policy: Policy, env: gymnasium.Env) -> list[list[Any]]:
-    """What the policy meets while it acts, episode by episode."""
+    """Observations of the policy's own episodes, by episode."""
     episodes: list[list[Any]] = []
     done = True
     for _ in range(N_RECORDED):
@@ -206,7 +206,7 @@ def _recorded_observations(policy: Policy, env: gymnasium.Env) -> list[list[Any]
 
 
 def _prove(run: Program, portable: PortablePolicy, policy: Policy, episode: Sequence[Any], what: str) -> None:
-    """Raise ParityFailed at the first of an episode's observations on which the file acts otherwise."""
+    """Raise ParityFailed at the first observation of an episode on which file and policy differ."""
     n_actions = len(portable.actions)
     memory, state = policy.new_memory(1), np.zeros((1, portable.state_size), dtype=np.float32)
     for observation in episode:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class LoadedPolicy(Policy):
-    """The policy of a checkpoint. config: every setting of its run; trained_steps: for how many environment steps.
+    """The policy of a checkpoint. config: all settings of its run; trained_steps: in environment steps.
 
-    task_state: what the policy depends on besides its weights, such as the scaling of a market's features.
+    task_state: what the policy needs besides its weights, such as the scaling of a market's features.
     `act(observation)` gives the likeliest action, `act(observation, generator=...)` a sampled one. A policy with memory
     remembers from call to call: call `act.begin_episode()` before each episode.
     """
@@ -52,9 +52,9 @@ class LoadedPolicy(Policy):
 def load_policy(path: str | Path, *, device: str = "cpu") -> "LoadedPolicy | LoadedSB3Policy":
     """The best policy of a run folder, or the policy of a checkpoint, such as checkpoints/RUN/latest.pt.
 
-    The checkpoint is enough: neither the environment nor market data are needed. A checkpoint does not hold
-    spaces of a class of the user's own; for these the environment is made once.
-    Raises UserError if there is no checkpoint, or it cannot be used.
+    The checkpoint is enough: neither the environment nor market data are needed. The exception is custom space
+    classes, which a checkpoint cannot hold: for these the environment is made once.
+    Raises UserError if the checkpoint is missing or unusable.
     """
     device = choose_device(device)
     checkpoint = find_policy(path)
@@ -87,7 +87,7 @@ def _loaded_class(config: TrainConfig) -> "type[LoadedPolicy] | type[LoadedSB3Po
 
 
 def _saved_spaces(state: Mapping[str, Any]) -> tuple[spaces.Space, spaces.Space] | None:
-    """The spaces of observations and actions that a policy's state holds; None if it does not hold both."""
+    """The observation and action spaces in a policy's state; None if it does not hold both."""
     data = state["spaces"]
     observation, action = data.get("observation"), data.get("action")
     return None if observation is None or action is None else (space_from_data(observation), space_from_data(action))

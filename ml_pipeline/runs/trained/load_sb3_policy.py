@@ -1,4 +1,4 @@
-"""What `load_policy` gives for a run of an algorithm of Stable-Baselines3."""
+"""The result of `load_policy` for a run with Stable-Baselines3."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +14,8 @@ from ml_pipeline.runs.train_config import TrainConfig
 class LoadedSB3Policy(SB3Policy):
     """The policy of a checkpoint, with the attributes of `LoadedPolicy`. model: Stable-Baselines3's own.
 
-    `act(observation)` gives the best action; `act(observation, generator=...)` one that is drawn, where the algorithm
-    draws: DQN's actions are always the best.
+    `act(observation)` gives the best action; `act(observation, generator=...)` a sampled one, if the algorithm
+    samples: DQN always gives the best.
     """
 
     def __init__(

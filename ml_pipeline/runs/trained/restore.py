@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def find_policy(path: str | Path) -> Path:
-    """The checkpoint that a path names: the file itself, or best.pt of a run folder, or latest.pt without one.
+    """The checkpoint at a path: the file itself, or best.pt of a run folder, or latest.pt if there is no best.pt.
 
-    `models/NAME/current` is resolved once, so that everything read beside the checkpoint is of the same version.
+    `models/NAME/current` is resolved once, so that other files read with the checkpoint have the same version.
     Raises UserError if a folder has neither, if nothing is deployed, and if the deployed version was deleted.
     """
     path = resolved(Path(path).expanduser())
@@ -45,9 +45,9 @@ def find_policy(path: str | Path) -> Path:
 
 
 def load_run(checkpoint: Path) -> tuple[TrainConfig, dict[str, Any]]:
-    """The settings of a checkpoint's run, and everything that the checkpoint holds.
+    """The settings of a checkpoint's run, and the checkpoint's whole content.
 
-    Raises UserError where it cannot be used.
+    Raises UserError if it is unusable.
     """
     saved = load_checkpoint(checkpoint)
     with reading(checkpoint):
@@ -58,7 +58,7 @@ def load_run(checkpoint: Path) -> tuple[TrainConfig, dict[str, Any]]:
 
 
 class HasSpaces(Protocol):
-    """An environment, or what stands for one."""
+    """An environment or a substitute."""
 
     @property
     def observation_space(self) -> spaces.Space[Any]: ...
@@ -69,7 +69,7 @@ class HasSpaces(Protocol):
 def restore_policy(
     config: TrainConfig, env: HasSpaces, saved: dict[str, Any], checkpoint: Path
 ) -> "Policy | SB3Policy":
-    """The policy of a loaded checkpoint, to act in `env`. Raises UserError where it was made for other spaces."""
+    """The policy of a loaded checkpoint, to act in `env`. Raises UserError if it was made for other spaces."""
     both = env.observation_space, env.action_space
     with reading(checkpoint):
         state = saved["trainer"]["policy"]
@@ -101,10 +101,10 @@ RenderMode = Literal["rgb_array", "human"]
 def make_saved_env(
     config: TrainConfig, task_state: Mapping[str, Any], *, split: str, render_mode: RenderMode | None = None
 ) -> gymnasium.Env:
-    """The environment that a checkpoint's policy was trained in; of a market, one pass through `split`.
+    """The environment that a checkpoint's policy was trained in; for a market, one pass through `split`.
 
-    task_state: what the checkpoint holds of its task. Raises UserError if environment, market or render mode cannot
-    be used.
+    task_state: the task's state in the checkpoint. Raises UserError if environment, market or render mode are
+    unusable.
     """
     run = config.run
     if run.env_id is not None:

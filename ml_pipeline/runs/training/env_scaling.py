@@ -100,7 +100,7 @@ class EnvScaling:
             return False
         try:
             done = self._change(trainer, n_envs)
-        except RescaleLater:  # the next iteration ends with another try
+        except RescaleLater:  # retried after the next iteration
             return False
         save()
         self._say(f"By n_envs_schedule: {done}")
