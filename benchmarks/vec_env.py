@@ -184,7 +184,7 @@ def print_head(*cells: Any) -> None:
 def speed(args: Any) -> None:
     """ParallelEnv and its peers; each rate is followed by ours over it."""
     peers = installed_peers()
-    measured: dict[str, Rates] = {}
+    measured: dict[tuple[str, int], Rates] = {}
     for num_envs in args.num_envs:
         print(f"{num_envs} environments, {usable_cores():g} cores: steps per second (ours / theirs)\n")
         print_head("environment", "ParallelEnv", *peers)
@@ -192,21 +192,21 @@ def speed(args: Any) -> None:
             rates, notes = measure(ROWS[row], num_envs, {"ours": ours, **peers}, args)
             cells = [f"{statistics.median(rates[name]):,.0f} ({ratio(rates['ours'], rates[name])})" for name in peers]
             print_row([row, f"{statistics.median(rates['ours']):,.0f}, {notes['ours']}", *cells])
-            measured[f"{row}, {num_envs} environments"] = rates
+            measured[row, num_envs] = rates
         print()
     if args.plot and args.only == ["speed"]:
         _plot_speed(measured, args.plot)
 
 
-def _plot_speed(measured: dict[str, Rates], path: str) -> None:
+def _plot_speed(measured: dict[tuple[str, int], Rates], path: str) -> None:
     """A panel per row: the limit is a loop on one core times the cores, or times the environments if they wait."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 2.6), layout="constrained")
-    for axes, (row, rates) in zip(figure.subplots(1, len(measured), squeeze=False)[0], measured.items(), strict=True):
+    panels = figure.subplots(1, len(measured), squeeze=False)[0]
+    for axes, ((row, num_envs), rates) in zip(panels, measured.items(), strict=True):
         medians = {"ParallelEnv" if name == "ours" else name: statistics.median(each) for name, each in rates.items()}
-        at_once = int(row.split()[-2]) if row.startswith("waits") else usable_cores()
-        limit = medians["SyncVectorEnv"] * at_once
+        limit = medians["SyncVectorEnv"] * (num_envs if row.startswith("waits") else usable_cores())
         names = list(reversed(medians))
         bars = axes.barh(names, [medians[name] for name in names], color="#8a8f98")
         bars[-1].set_color("#1565c0")
@@ -214,7 +214,7 @@ def _plot_speed(measured: dict[str, Rates], path: str) -> None:
         labels = [f"{medians[name]:,.0f} ({medians[name] / limit:.0%})" for name in names]
         axes.bar_label(bars, labels, padding=4, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
         axes.set_xlim(0, 1.5 * max(limit, *medians.values()))
-        axes.set_title(row, fontsize=9)
+        axes.set_title(f"{row}, {num_envs} environments", fontsize=9)
         axes.set_xlabel("steps per second; dashed: limit", fontsize=9)
         axes.set_xticks([])
         axes.spines[["top", "right"]].set_visible(False)
