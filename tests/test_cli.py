@@ -104,15 +104,6 @@ def test_each_command_is_its_module(name, capsys):
     assert COMMANDS[name].sentence in " ".join(through_cli.split())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_help_is_written_for_people_who_do_not_know_the_code(name, capsys):
-    """No markup, no names of our classes, and none of the words that only this project once used."""
-    exit_code([name, "--help-all" if name in {"train", "tune", "submit", "tune-workers"} else "--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert not re.findall(r"`|\bRaises\b|\b[A-Z][a-z]+(?:Config|Error|Task|Env)\b", shown)
-    assert not re.findall(r"\b(?:whoever|somebody|nobody|likeliest|of its own|goes on|go on)\b", shown)
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_lines_of_help_break_between_words_at_any_width(width, monkeypatch, capsys):
     shown = {}

@@ -1,6 +1,7 @@
 """README, CONTRIBUTING and the pages of docs/ say what is true: links, commands, flags, names and examples."""
 
 import ast
+import contextlib
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
+from ml_pipeline import cli
 from ml_pipeline.commands import COMMANDS
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.settings import flatten, hints_of
@@ -140,6 +142,17 @@ DIALECT = re.compile(r"\b(anew|whoever|somebody|nobody|likeliest|goes? on|beside
 def test_pages_are_written_in_plain_words(path):
     prose = re.sub(r"<!--.*?-->|`[^`]*`|\*\*`.*?`\*\*", "", FENCED.sub("", path.read_text()), flags=re.DOTALL)
     assert DIALECT.findall(prose) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_written_in_plain_words(name, capsys):
+    """Without markup and names of our classes too. "anew" is a value of --retrain-from."""
+    with contextlib.suppress(SystemExit):
+        cli.main([name, "--help-all" if COMMANDS[name].settings else "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("usage: ")
+    assert not re.findall(r"`|\bRaises\b|\b[A-Z][a-z]+(?:Config|Error|Task|Env)\b", shown)
+    assert {*DIALECT.findall(shown)} <= {"anew"}
 
 
 def test_errors_are_written_in_plain_words():
