@@ -160,7 +160,9 @@ def test_where_one_is_killed_all_start_again(whom, machines, tmp_path):
         notes(tmp_path, 1, 2)
         sentences = said(process)
         assert process.wait(120) == 0
-    assert sentences == ["Rank 1 was killed by SIGKILL. All 2 ranks from the last checkpoint (restart 1 of 2)."]
+    assert sentences == [
+        "Rank 1 was killed by SIGKILL. Restarting all 2 ranks from the last checkpoint (restart 1 of 2)."
+    ]
     assert not any(psutil.pid_exists(int(each["PID"])) for each in first)
 
 
@@ -201,7 +203,7 @@ def test_a_run_that_loses_a_machine_has_the_weights_of_one_process(tmp_path):
             machines.kill_second()
             told = process.stdout.read()
             assert process.wait(60) == 0, told
-    assert "All 4 ranks from the last checkpoint (restart 1 of 3)." in told
+    assert "Restarting all 4 ranks from the last checkpoint (restart 1 of 3)." in told
     assert "room for 2 ranks of 4" in told
     assert lines_in(on_ray / "metrics.jsonl") == lines_in(alone / "metrics.jsonl")
     assert weights_in(on_ray / "latest.pt").equal(weights_in(alone / "latest.pt"))
