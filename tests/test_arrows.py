@@ -68,7 +68,7 @@ LIBRARIES = {
     "experiments": f"{USUAL} | matplotlib",
     "service": USUAL,
     "tuning": f"{USUAL} optuna sqlalchemy | matplotlib psycopg cmaes",
-    "live": f"{USUAL} | polars keyring",
+    "live": f"{USUAL} | polars keyring apprise",
     "live.alpaca": "numpy | alpaca keyring requests",
     "testing": f"{USUAL} pytest",
     "dashboard": f"{USUAL} rich | polars",

@@ -43,9 +43,9 @@ class SessionComponents:
     """The objects of one session.
 
     runner: decides with the current model; a switch replaces it. models: looks for another model; None: the model
-    stays. rules, terms: of the account. session_of: the market session of a time. undelivered: alerts that could not
-    be delivered since the last call. about: fields of live.json about the session itself. failure: why the session can
-    no longer decide, such as a failed feature.
+    stays. rules, terms: of the account. session_of: the market session of a time. undelivered: sentences about alerts
+    and heartbeats that were not delivered since the last call. about: fields of live.json about the session itself.
+    failure: why the session can no longer decide, such as a failed feature.
     """
 
     broker: Broker

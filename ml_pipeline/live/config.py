@@ -143,12 +143,16 @@ class PaperTradeConfig:
         return self.session.model
 
     def as_data(self) -> dict[str, Any]:
-        """Every setting that differs from its default, for the log."""
+        """Every setting that differs from its default, without secrets, for the log."""
         parts = (self.session, self.feed, self.guards, self.alerts, self.retraining, self.alpaca, self.faults)
         given: dict[str, Any] = dict(self.changes)
         for part in parts:
-            usual = type(part)()
-            given |= {name: value for name, value in asdict(part).items() if value != getattr(usual, name)}
+            usual, secret = type(part)(), {each.name for each in fields(part) if not each.repr}
+            given |= {
+                name: value
+                for name, value in asdict(part).items()
+                if value != getattr(usual, name) and name not in secret
+            }
         return given
 
 

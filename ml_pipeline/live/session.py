@@ -1,6 +1,6 @@
 """A session of paper trading: opened, run and reported. This is its Python interface."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,6 +52,7 @@ from ml_pipeline.live.risk.guards import Guards
 from ml_pipeline.live.session_files import JOURNAL_FILE, REPORT_FILE, root_of_sessions
 from ml_pipeline.live.shutdown import Ended
 from ml_pipeline.live.state import SessionState
+from ml_pipeline.live.supervision.dead_mans_switch import DeadMansSwitch
 from ml_pipeline.live.supervision.heartbeat import Heartbeat
 from ml_pipeline.live.supervision.requests import Requests
 from ml_pipeline.runs.folder_claim import FolderClaim
@@ -154,14 +155,23 @@ class PaperTrading:
         keep_costs(journal, policy)
         state = SessionState.load(journal, feed.symbols)
         heartbeat = stack.enter_context(Heartbeat(self.folder))
-        alerts = stack.enter_context(open_alerts(config.alerts, self.folder.name))
+        alerts = open_alerts(config.alerts, self.folder.name)
+        stack.callback(self._say_undelivered, alerts)
+        stack.enter_context(alerts)
+        switch = stack.enter_context(DeadMansSwitch(config.alerts.switch_url(), works=heartbeat.is_beating))
         self._say("\n".join((*policy.notices_on(feed.symbols), *feed.notices)))
         try:
             broker, rules = self._open_broker(journal, state, feed, stack, heartbeat)
             record = self._record(journal, state, feed, rules, alerts)
             stack.callback(record.close)
-            session = self._components(record, feed, broker, rules, alerts=alerts, heartbeat=heartbeat)
+            session = self._components(
+                *(record, feed, broker, rules),
+                undelivered=lambda: [*alerts.take_failures(), *switch.take_outages()],
+                heartbeat=heartbeat,
+            )
             ended = self._trade(session, stack, heartbeat)
+            if not ended.asked:
+                switch.fail(ended.reason)
         except StopWhileWaiting:
             ended = Ended("stopped", self.stop.reason or "A stop was requested.", None)
             return ended, None, journal.n_bars()
@@ -207,7 +217,7 @@ class PaperTrading:
         broker: Broker,
         rules: TradingRules,
         *,
-        alerts: Alerts,
+        undelivered: Callable[[], Sequence[str]],
         heartbeat: Heartbeat,
     ) -> SessionComponents:
         """Create the objects of the session. rules: with the account's initial cash."""
@@ -238,7 +248,7 @@ class PaperTrading:
             terms=rules.terms(periods_per_year(journal, policy, feed)),
             requests=Requests(self.folder),
             session_of=SessionTimes(broker),
-            undelivered=alerts.take_failures,
+            undelivered=undelivered,
             about={"name": self.folder.name, "broker": broker.name, "real_money": broker.real_money},
         )
 
@@ -308,6 +318,11 @@ class PaperTrading:
             log=log,
             stopping=lambda: not self._goes_on(heartbeat),  # a replay that waits for a retraining still beats and stops
         )
+
+    def _say_undelivered(self, alerts: Alerts) -> None:
+        """After the last deliveries, when nothing is logged any more."""
+        for sentence in alerts.take_failures():
+            self._say(sentence)
 
     def _goes_on(self, heartbeat: Heartbeat) -> bool:
         heartbeat.beat()

@@ -144,7 +144,7 @@ _STATUS_EVERY_S = 0.25
 _LATENCIES = 1_000
 
 Say = Callable[[str], None]
-Tell = Callable[[str, np.datetime64 | None, Mapping[str, Any]], None]
+Tell = Callable[[Event, np.datetime64 | None, Mapping[str, Any]], None]
 
 
 class SessionRecord:
@@ -174,7 +174,7 @@ class SessionRecord:
         self.state = state
         self.say = say
         self._tell = tell
-        self._untold: list[tuple[str, np.datetime64 | None, Mapping[str, Any]]] = []
+        self._untold: list[tuple[Event, np.datetime64 | None, Mapping[str, Any]]] = []
         self.last_sentence = ""
         self.latencies_ms: deque[float] = deque(maxlen=_LATENCIES)
         self._symbols, self._timing, self._of_ledger = tuple(symbols), timing, dict(ledger)

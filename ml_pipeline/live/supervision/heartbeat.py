@@ -119,6 +119,10 @@ class Heartbeat:
         """Called once per round of the loop; costs nothing."""
         self._last = time.monotonic()
 
+    def is_beating(self) -> bool:
+        """Whether the loop called `beat` within `patience_s`."""
+        return time.monotonic() - self._last <= self._patience_s
+
     def close(self) -> None:
         """Stop touching the file. It stays, and its time is the last sign of life."""
         if self._thread is not None:
@@ -133,7 +137,7 @@ class Heartbeat:
             self._show_life()
 
     def _show_life(self) -> None:
-        if time.monotonic() - self._last <= self._patience_s:
+        if self.is_beating():
             with contextlib.suppress(OSError):  # a full or missing disk must not end trading
                 os.utime(self._path)
             self._manager.alive()

@@ -1,4 +1,4 @@
-"""A server on this machine that takes what a webhook posts, and misbehaves as told."""
+"""A server on this machine that takes alerts and heartbeats, and misbehaves as told."""
 
 import json
 import threading
@@ -11,12 +11,15 @@ Behaviour = Literal["take", "hang", "drop", "redirect", "garbage"] | int
 
 
 class Receiver:
-    """behaviours: for each request one, the last for all others; a number is an HTTP status. seen: what was posted."""
+    """behaviours: for each request one, the last for all others; a number is an HTTP status.
+
+    seen: the bodies that were taken, JSON as data. calls: each request, as "GET /path".
+    """
 
     def __init__(self, behaviours: list[Behaviour]) -> None:
         self.behaviours = behaviours
-        self.seen: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
+        self.seen: list[Any] = []
+        self.calls: list[str] = []
         self.n_requests = 0
         self.arrived = threading.Semaphore(0)
         self.released = threading.Event()
@@ -34,12 +37,12 @@ def receiving(*behaviours: Behaviour) -> Iterator[Receiver]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            data = self.rfile.read(int(self.headers["Content-Length"]))
+            data = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
             behaviour = receiver.behaviours[min(receiver.n_requests, len(receiver.behaviours) - 1)]
             receiver.n_requests += 1
-            receiver.headers.append(dict(self.headers))
+            receiver.calls.append(f"{self.command} {self.path}")
             if behaviour == "take":
-                receiver.seen.append(json.loads(data))
+                receiver.seen.append(json.loads(data) if data.startswith("{") else data)
             receiver.arrived.release()
             if behaviour == "hang":
                 receiver.released.wait(100)
@@ -54,8 +57,7 @@ def receiving(*behaviours: Behaviour) -> Iterator[Receiver]:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
-        def do_GET(self) -> None:
-            receiver.seen.append({"GET": self.path})
+        do_GET = do_POST  # noqa: N815 - the name that the library calls
 
         def log_message(self, *arguments: object) -> None:
             pass
