@@ -168,13 +168,13 @@ class BarProcessor:
         """The verdicts of the guards on the bars and the account."""
         session = self._session
         return [
-            session.guards.on_bars(bars, session.feed.now(), market),
+            session.guards.on_bars(bars, session.clocks.now(), market, clock_ahead_s=session.clocks.ahead_s),
             session.guards.on_account(session.account, bars.time),
         ]
 
     def _decide(self, bars: BarSet, row: LedgerRow, market: TradingSession | None, closing_s: float) -> None:
         session, state = self._session, self._session.state
-        now = session.feed.now()
+        now = session.clocks.now()
         before = time.perf_counter()
         verdicts = self._judged(bars, market)
         closing = self._must_close(bars)
@@ -255,7 +255,7 @@ class BarProcessor:
             sizes_at_fill=session.broker.sizes_at_fill,
             quantities=session.broker.quantities,
         )
-        orders, refusals = session.guards.on_orders(wanted, session.account, closes, session.feed.now())
+        orders, refusals = session.guards.on_orders(wanted, session.account, closes, session.clocks.now())
         self._note_refusals(refusals, bars)
         allowed = {order.client_order_id for order in orders}
         refused = [order for order in wanted if order.client_order_id not in allowed]

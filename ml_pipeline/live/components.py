@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ml_pipeline.live.brokers.broker import Broker, TradingSession
+from ml_pipeline.live.clocks import Clocks
 from ml_pipeline.live.connections import BrokerConnection
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
@@ -52,6 +53,7 @@ class SessionComponents:
     connection: BrokerConnection
     feed: Feed
     runner: PolicyRunner
+    clocks: Clocks
     account: AccountBook
     guards: Guards
     orders: OrderManager

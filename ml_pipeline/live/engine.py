@@ -74,14 +74,19 @@ class TradingEngine:
         self._look_for_model()  # a bar may be long: a model that is deployed during it decides at its close
         if self._bar.waiting or session.orders.unsent or session.connection.away:
             self._try_to_catch_up()
-        elif session.settings.real_time and session.state.begun:
-            session.attempt(lambda: look_and_book(session))
+        elif session.settings.real_time:
+            session.attempt(self._look)
         write_status(session, self._bar.last)
 
     def _note_gap(self, gap: Gap) -> None:
         session = self._session
         sentence = f"Bars are missing from {time_text(gap.first)} to {time_text(gap.last)}: {gap.why}"
         session.record.log_now("gap", session.state.time, **gap._asdict(), sentence=sentence)
+    def _look(self) -> None:
+        self._session.clocks.look()
+        if self._session.state.begun:
+            look_and_book(self._session)
+
         self._bar.note_gap()
         if session.settings.on_gap == "flatten":
             self._follow(ShutdownRequest("gap", "A gap in the bars closes all positions, as configured.", "flatten"))
@@ -131,6 +136,8 @@ class TradingEngine:
         if not self._bar.waiting:
             look_and_book(session)
             return
+        if self._bar.waiting:
+            session.clocks.look(self._bar.waiting[-1].closed_at)
         market = session.session_of(self._bar.waiting[-1].closed_at)
         orders.collect()
         self._bar.close(market)
@@ -143,10 +150,11 @@ class TradingEngine:
 
     def _in_time(self, order: OpenOrder) -> bool:
         """Whether an order may still be sent: the bar after its decision has not closed."""
-        state, feed = self._session.state, self._session.feed
+        session, state = self._session, self._session.state
         if self._bar.waiting or state.last is None or order.number != state.number - 1:
             return False
-        return not feed.now() > order.closed_at + np.timedelta64(feed.timing.length, "ns")
+        deadline = order.closed_at + np.timedelta64(session.feed.timing.length, "ns")
+        return not session.clocks.now() > deadline
 
     def _end_of_bars(self) -> Ended:
         session = self._session

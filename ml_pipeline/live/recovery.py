@@ -193,6 +193,8 @@ def reconcile_at_start(session: SessionComponents, go_on: Callable[[], bool] = l
     assert last is not None, "a session that has not begun has nothing to reconcile"
     deadline = last.closed_at + np.timedelta64(session.feed.timing.length, "ns")
     now = session.feed.now()
+    if session.settings.real_time:  # this machine's clock may be behind
+        now = max(now, broker.now())
     orders.settle_unsent(lambda order: order.number == state.number - 1 and not now > deadline)
     orders.look()
     foreign = []

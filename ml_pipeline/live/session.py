@@ -15,6 +15,7 @@ from ml_pipeline.live.alerting.alerts import Alerts, open_alerts
 from ml_pipeline.live.brokers.broker import Broker, TradingSession
 from ml_pipeline.live.components import EngineSettings, SessionComponents
 from ml_pipeline.live.config import PaperTradeConfig
+from ml_pipeline.live.clocks import Clocks
 from ml_pipeline.live.connections import (
     Ask,
     BrokerConnection,
@@ -242,7 +243,7 @@ class PaperTrading:
                 on_gap=config.feed.on_gap,
                 on_difference=config.session.on_difference,
                 on_error=config.session.on_error,
-                real_time=config.feed.replay is None,
+                real_time=real_time,
             ),
             rules=rules,
             terms=rules.terms(periods_per_year(journal, policy, feed)),
@@ -284,9 +285,17 @@ class PaperTrading:
 
     def _report(self, journal: Journal, feed: Feed, rules: TradingRules) -> str | None:
         """Write report.html and return its table. An error in the report does not fail the session."""
+        real_time = config.feed.replay is None
         calendar = self.policy.calendar(feed.calendar)
         try:
             return write_session_report(
+            clocks=Clocks(
+                feed,
+                broker,
+                most_s=config.guards.guard_clock_s,
+                real_time=real_time,
+                tell=lambda sentence: record.log_now("alert", state.time, sentence=sentence),
+            ),
                 self.folder, journal, self.policy, rules, symbols=feed.symbols, timing=feed.timing, calendar=calendar
             )
         except UserError as error:

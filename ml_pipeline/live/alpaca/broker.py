@@ -37,6 +37,7 @@ class AlpacaBroker:
     name = "alpaca"
     sizes_at_fill = False
     quantities: QuantityRules | None = None  # it rounds each order for its asset, and reports that
+    has_clock = True
 
     def __init__(
         self,

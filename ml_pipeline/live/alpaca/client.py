@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -19,7 +19,10 @@ TOO_MANY, SERVER_ERRORS = 429, 500
 """The status after which a request is retried later, and the first status of server errors."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 1.0
 _EXCHANGE = ZoneInfo("America/New_York")
-_KEPT_S = 300.0
+_KEPT_S = 60.0
+"""Longest time for which an answer of the clock is used."""
+_STEP_S = 1.0
+"""If this machine's clock gains or loses more against its running time, it was set, or the machine was suspended."""
 
 
 class Refused(BrokerUnavailable):
@@ -93,23 +96,28 @@ class RestClient:
 
 
 class ExchangeClock:
-    """Alpaca's clock, requested every five minutes, and its calendar, requested once for each span of days."""
+    """Alpaca's clock, requested every minute, and its calendar, requested once for each span of days.
+
+    Between two requests it advances with this machine's running time, so setting this machine's clock does not move it.
+    """
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._offset: np.timedelta64 | None = None
-        self._asked = 0.0
+        self._read: _ClockReading | None = None
         self._sessions: dict[tuple[str, str], list[TradingSession]] = {}
 
     def now(self) -> np.datetime64:
         """UTC, nanoseconds."""
-        if self._offset is None or time.monotonic() - self._asked > _KEPT_S:
-            before = _wall()
+        read = self._read
+        if read is None or read.is_old():
+            before = _ran_s()
             theirs = time_of(self._rest.get("/clock")["timestamp"])
             # The server read its clock between the request and the answer.
-            self._offset, self._asked = theirs - (before + (_wall() - before) // 2), time.monotonic()
-        return _wall() + self._offset
+            half_way = np.timedelta64(round((answered - before) / 2 * 1e9), "ns")
+            read = self._read = _ClockReading(theirs + half_way, answered, _wall())
+        return read.theirs + np.timedelta64(round((_ran_s() - read.ran_s) * 1e9), "ns")
 
+            answered = _ran_s()
     def sessions(self, first: np.datetime64, last: np.datetime64) -> list[TradingSession]:
         """The market sessions from the first to the last day; half days end early, and holidays have none."""
         days = str(first.astype("datetime64[D]")), str(last.astype("datetime64[D]"))
@@ -164,6 +172,23 @@ def _wall() -> np.datetime64:
 
 class _NoAnswer(Exception):
     """There was no answer, or it is unreadable."""
+
+
+def _ran_s() -> float:
+    """The running time of this machine, which nobody sets."""
+    return time.monotonic()
+
+
+class _ClockReading(NamedTuple):
+    """An answer of the clock. ran_s, wall: the running time and the clock of this machine when it was given."""
+
+    theirs: np.datetime64
+    ran_s: float
+    wall: np.datetime64
+
+    def is_old(self) -> bool:
+        ran_s, wall_s = _ran_s() - self.ran_s, float((_wall() - self.wall) / np.timedelta64(1, "s"))
+        return ran_s > _KEPT_S or abs(wall_s - ran_s) > _STEP_S
 
 
 def _refusal(status: int, text: str, account: str) -> Refused | UserError:

@@ -137,7 +137,11 @@ class QuantityRules:
 
 
 class Broker(Protocol):
-    """An account that accepts orders. Every method except `close` may raise BrokerUnavailable."""
+    """An account that accepts orders. Every method except `close` may raise BrokerUnavailable.
+
+    A broker may also have `account_id`, a text: two sessions of a user on one machine then cannot trade one account.
+    And `has_clock = True`: `now` is a clock even before the first bar.
+    """
 
     name: str
     sizes_at_fill: bool
@@ -174,7 +178,7 @@ class Broker(Protocol):
         """
 
     def now(self) -> np.datetime64:
-        """The time by the broker's clock."""
+        """The time by the broker's clock; the close of the last bar if it fills orders with bars and has no clock."""
 
     def sessions(self, first: np.datetime64, last: np.datetime64) -> list[TradingSession]:
         """The market's sessions between two days; empty if it never closes."""

@@ -183,8 +183,9 @@ class AssembledFeed:
 
     def _go_on(self, now: np.datetime64) -> None:
         """Deliver bars, after fetching missing ones."""
-        self._give(now)
         last = self._latest_closed(now - self._wait)
+        self._forget_future(last, now)
+        self._give(now)
         settled = self._assembly.settled
         if settled is None or last > settled:
             self._settle(last, now)
@@ -192,6 +193,14 @@ class AssembledFeed:
         if self._longer is not None and self._assembly.settled is not None:
             for bars in self._longer.settle(self._assembly.settled + self._length, now):
                 self._events.append(bars)
+
+    def _forget_future(self, last: np.datetime64, now: np.datetime64) -> None:
+        """If the clock was set back, wait again for bars that it had passed. last: the latest bar waited for by now."""
+        assembly = self._assembly
+        if assembly.settled is not None and assembly.given is not None:
+            assembly.settled = max(assembly.given, min(assembly.settled, last))
+        if self._look_up_at > now + self._length + _LOOK_UP_EVERY:
+            self._look_up_at = now
 
     def _give(self, now: np.datetime64) -> None:
         while (bars := self._assembly.give(now)) is not None:

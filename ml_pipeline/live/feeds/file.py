@@ -49,6 +49,7 @@ class GrowingFileFeed:
         self._path = path
         self._config = config
         self._clock = clock
+        self.has_clock = config.follow_clock == "utc"
         self._closing = threading.Event()
         self._pause = wait or self._closing.wait
         self._reader = FileReader(path, reading)
@@ -105,6 +106,13 @@ class GrowingFileFeed:
         """This machine's clock, or the latest time in the file; never before the close of delivered bars."""
         now = self._clock() if self._config.follow_clock == "utc" or self._newest is None else self._newest
         return now if self._newest is None else max(now, self._newest)
+
+    @property
+    def clock_behind_s(self) -> float:
+        """How far this machine's clock must be behind, because the latest row begins later, in seconds."""
+        if not self.has_clock or self._newest is None:
+            return 0.0
+        return max(0.0, float((self._newest - self._clock()) / np.timedelta64(1, "s")))
 
     def close(self) -> None:
         """Close the feed; this also ends a pause in `next`."""

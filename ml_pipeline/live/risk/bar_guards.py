@@ -1,4 +1,4 @@
-"""Guards on bars: impossible prices, old bars, a closed market, a short market session, halted symbols."""
+"""Guards on bars: impossible prices, old bars, a wrong clock, a closed market, a short session, halted symbols."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -208,6 +208,25 @@ class StaleData(Guard):
         else:
             return TRADE
         return Verdict((Refusal(self.name, None, age_s, self._oldest_s, sentence),), "hold")
+
+
+class WrongClock(Guard):
+    """A clock that differs from the broker's: bars then close too early or too late, and their age is unknown."""
+
+    name = "guard_clock_s"
+
+    def __init__(self, most_s: float) -> None:
+        self._most_s = most_s
+
+    def on_bars(self, bars: BarSet, moment: Moment) -> Verdict:
+        if abs(moment.clock_ahead_s) <= self._most_s:
+            return TRADE
+        how = "ahead of" if moment.clock_ahead_s > 0 else "behind"
+        sentence = (
+            f"Nothing is ordered: this machine's clock is {lasting(abs(moment.clock_ahead_s))} {how} the broker's, and "
+            f"{self.name} is {self._most_s:g} s."
+        )
+        return Verdict((Refusal(self.name, None, moment.clock_ahead_s, self._most_s, sentence),), "hold")
 
 
 class ClosedMarket(Guard):

@@ -53,6 +53,8 @@ class GuardConfig:
     A later loss ends the session again."""
     guard_stale_s: float | None = None
     """Largest age of bars to trade on, in seconds since their close; none: the length of a bar."""
+    guard_clock_s: float = 5.0
+    """Largest difference between this machine's clock and the broker's at which to trade, in seconds."""
     guard_price_jump: float | None = None
     """Largest change of a price from one bar to the next, as a fraction; beyond it the symbol is not traded on that
     bar; none: no limit."""
@@ -85,6 +87,7 @@ class GuardConfig:
         for name in ("guard_orders_per_minute", "guard_halt_bars"):
             if (count := getattr(self, name)) is not None:
                 check_count(name, count)
+        check_positive("guard_clock_s", self.guard_clock_s, remedy="the usual one is 5")
         check_non_negative("guard_features_beyond", self.guard_features_beyond)
         for name in _ACTIONS_AT_AN_END:
             check_choice(name, getattr(self, name), get_args(OnLoss))

@@ -158,11 +158,13 @@ class Moment(NamedTuple):
     """The time at which guards judge bars.
 
     now: by the broker's clock, which in a replay follows the bars. session: the market session of the bars, or the
-    nearest one; None if the market never closes.
+    nearest one; None if the market never closes. clock_ahead_s: how far the clock that closes the bars is ahead of the
+    broker's, in seconds.
     """
 
     now: np.datetime64
     session: TradingSession | None
+    clock_ahead_s: float = 0.0
 
 
 class AccountNow(NamedTuple):

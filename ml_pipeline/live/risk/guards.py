@@ -34,6 +34,7 @@ from ml_pipeline.live.risk.bar_guards import (
     ImpossiblePrices,
     PriceJump,
     StaleData,
+    WrongClock,
     usual_length_s,
     without,
 )
@@ -106,13 +107,16 @@ class Guards:
         for guard in self._guards:
             guard.note_history(bars)
 
-    def on_bars(self, bars: BarSet, now: np.datetime64, session: TradingSession | None) -> Verdict:
+    def on_bars(
+        self, bars: BarSet, now: np.datetime64, session: TradingSession | None, *, clock_ahead_s: float = 0.0
+    ) -> Verdict:
         """Judge new bars. now: by the broker's clock, which in a replay follows the bars.
 
-        session: the market session of the bars, or the nearest one; None if the market never closes.
+        session: the market session of the bars, or the nearest one; None if the market never closes. clock_ahead_s: of
+        the clock that closes the bars.
         """
         self._action, self._held_by, self._blocked, self._session = "trade", None, {}, session
-        moment = Moment(now, session)
+        moment = Moment(now, session, clock_ahead_s)
         verdict = self._all(lambda guard: guard.on_bars(bars, moment))
         if self._sifted is None or self._sifted[0] != bars.time:
             return verdict
@@ -235,6 +239,7 @@ def _made(
         ImpossiblePrices(symbols),
         CrossedQuotes(symbols),
         StaleData(stale_s),
+        WrongClock(config.guard_clock_s),
         ClosedMarket(timing.length),
         HalfDay(config.guard_half_day, usual_length_s(sessions)),
         Halts(symbols, missing_bars=config.guard_halt_bars),

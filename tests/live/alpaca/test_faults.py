@@ -131,7 +131,7 @@ def test_no_call_waits_without_end(open_broker, server, fault, call):
     _, cursor = broker.poll(None)
     server.trading.exchange.fills = "on demand"
     broker.submit([order("a", 1.0)])
-    broker._hours._offset = None
+    broker._hours._read = None
     if fault == "silent":
         server.faults.silence("", times=10**6)
     else:

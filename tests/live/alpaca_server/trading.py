@@ -20,13 +20,15 @@ _PAGE = 100
 
 
 class Trading:
-    """account_number: as the account shows it. blocked: whether it may not trade. ahead: of this machine's clock."""
+    """account_number: as the account shows it. blocked: whether it may not trade. now: the right time, this machine's
+    if no test sets it. ahead: how far the clock is ahead of it."""
 
     def __init__(self, key: str, secret: str, updates: TradeUpdates) -> None:
         self.key, self.secret = key, secret
         self.exchange = Exchange(updates.publish)
         self.account_number = "PA1234567890"
         self.blocked = False
+        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.ahead = timedelta(0)
 
     def routes(self) -> list[BaseRoute]:
@@ -151,7 +153,7 @@ class Trading:
         )
 
     def clock(self, request: Request) -> Response:
-        now = (datetime.now(UTC) + self.ahead).astimezone(NEW_YORK)
+        now = (self.now() + self.ahead).astimezone(NEW_YORK)
         day = now.date() + timedelta(days=1)
         opens = datetime.combine(day, datetime.min.time(), NEW_YORK).replace(hour=9, minute=30)
         return JSONResponse(

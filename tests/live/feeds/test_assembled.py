@@ -482,3 +482,36 @@ def test_a_longer_bar_that_had_begun_before_the_start_is_made_of_its_history():
 
     assert longer.time == BEGINS
     assert longer.open[0] == bars[0].open
+
+
+class SteppedSource(Source):
+    """A source whose feed has a clock that is wrong by `step`."""
+
+    step = 0 * SECOND
+
+    def clock(self) -> np.datetime64:
+        return self.now + self.step
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+@pytest.mark.parametrize("step", [DAY, 3 * MINUTE, -DAY])
+def test_once_a_clock_is_right_again_each_symbol_is_waited_for_as_before(step, fails):
+    market = minutes_market(4, 2)
+    bars = bars_of(market)
+    late = bars[5]  # of S1, in the third minute
+    source = SteppedSource(
+        [Message(bar.time + MINUTE + (2 * SECOND if bar is late else 0 * SECOND), bar) for bar in bars]
+    )
+    feed = feed_of(source, market, silent_bars=10_000)
+    feed.start()
+    (first,) = events_until(feed, source, [BEGINS + MINUTE])
+
+    source.step, source.fails = step, fails
+    during = events_until(feed, source, [BEGINS + MINUTE + s * SECOND for s in (10, 20, 30)])
+    source.step = 0 * SECOND
+    (second,) = events_until(feed, source, [BEGINS + 2 * MINUTE])
+    before, third = (events_until(feed, source, [BEGINS + 3 * MINUTE + s * SECOND]) for s in (0, 2))
+
+    assert during == []
+    assert_all_same([first, second, *third], market.bars(0, 3))
+    assert before == []
