@@ -35,6 +35,8 @@ class EngineSettings(NamedTuple):
     on_gap: Literal["wait", "flatten"] = "wait"
     on_difference: Literal["hold", "flatten"] = "hold"
     on_error: Literal["hold", "flatten"] = "hold"
+    on_unreachable: Literal["hold", "flatten"] = "hold"
+    unreachable_for_s: float = 600.0
     real_time: bool = False
     idle_s: float = 1.0
 
@@ -51,9 +53,9 @@ class SessionComponents:
 
     broker: Broker
     connection: BrokerConnection
+    clocks: Clocks
     feed: Feed
     runner: PolicyRunner
-    clocks: Clocks
     account: AccountBook
     guards: Guards
     orders: OrderManager

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
+import numpy as np
 import tyro
 
 from ml_pipeline.config.checks import check_choice
@@ -14,17 +16,18 @@ from ml_pipeline.config.files import convert_settings, read_mapping
 from ml_pipeline.config.flags import naming_flags, read_flags
 from ml_pipeline.config.settings import groups_of
 from ml_pipeline.live.alerting.alert_config import AlertConfig
-from ml_pipeline.live.alpaca.config import AlpacaConfig
+from ml_pipeline.live.alpaca.config import AlpacaConfig, check_real_money
 from ml_pipeline.live.alpaca.keys import refuse_keys
 from ml_pipeline.live.brokers.faults import SimulatedFaults
 from ml_pipeline.live.feeds.config import FeedConfig
-from ml_pipeline.live.retraining.config import RetrainConfig
+from ml_pipeline.live.retraining.config import RetrainConfig, read_interval
 from ml_pipeline.live.risk.config import GuardConfig
 from ml_pipeline.runs.trained.configs import ChangesOfMarket
 from ml_pipeline.trading.settings import MarketConditions
 
 BROKERS = ("simulated", "alpaca")
 OnDifference = Literal["hold", "flatten"]
+OnUnreachable = Literal["hold", "flatten"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +61,30 @@ class SessionConfig:
     take_over: bool = False
     """Start with the positions that the account already holds; without it, an account with positions is refused."""
 
+    unreachable_for: str = "10m"
+    """How long to wait for a broker that cannot be reached or refuses the keys, or for room on a full disk, before the
+    session ends so that a service manager can restart it, such as 10m or 2h."""
+
+    on_unreachable: OnUnreachable = "hold"
+    """What to do with positions when unreachable_for is over: hold them, or close all at the next start."""
+
     def __post_init__(self) -> None:
         if self.broker is not None and ":" not in self.broker:
             check_choice("broker", self.broker, (*BROKERS, "module:Class"))
         check_choice("on_difference", self.on_difference, get_args(OnDifference))
         check_choice("on_error", self.on_error, get_args(OnDifference))
+        check_choice("on_unreachable", self.on_unreachable, get_args(OnUnreachable))
+        _ = self.unreachable_for_s
         if self.name is not None:
             check_session_name(self.name)
+
+    @property
+    def unreachable_for_s(self) -> float:
+        """`unreachable_for` in seconds. Raises UserError if it is not a time span."""
+        with suppress(UserError):
+            if (span := read_interval(self.unreachable_for).span) is not None:
+                return float(span / np.timedelta64(1, "s"))
+        raise UserError(f'unreachable_for must be a time span such as 10m or 2h, but got "{self.unreachable_for}".')
 
 
 def check_session_name(name: str) -> None:
@@ -129,8 +149,12 @@ class PaperTradeConfig:
             raise UserError("--data is for training and evaluation; use --replay to trade on recorded bars.")
         if self.broker == "alpaca" and self.feed.replay is not None:
             raise UserError("--replay trades on recorded bars, which no real broker fills; use --broker simulated.")
-        if self.broker == "simulated" and self.alpaca.live:
-            raise UserError("--live trades real money, but the simulated broker has none; leave one of the two out.")
+        if self.alpaca.live and self.broker != "alpaca":
+            raise UserError(
+                f"--live trades real money at Alpaca, but the broker is {self.broker}; leave one of the two out."
+            )
+        if self.broker == "alpaca":
+            check_real_money(self.alpaca)
 
     @property
     def broker(self) -> str:

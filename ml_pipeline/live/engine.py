@@ -2,17 +2,21 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from ml_pipeline.live.bar import BarProcessor
 from ml_pipeline.live.booking import book_all, cancel_and_book, look_and_book
 from ml_pipeline.live.components import SessionComponents
+from ml_pipeline.live.connections import still_unreachable
 from ml_pipeline.live.feeds.feed import Correction, End, Gap
 from ml_pipeline.live.orders import OpenOrder
 from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.shutdown import ClosingDown, Ended, ShutdownRequest
 from ml_pipeline.live.status import write_status
+from ml_pipeline.live.supervision.requests import ask
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.trading.market.bar_set import BarSet
 
@@ -44,7 +48,7 @@ class TradingEngine:
             self._beat()
             for sentence in session.undelivered():
                 session.record.note_undelivered(sentence)
-            ended = self._answer_people() or self._handle_next_event() or self._follow_requests()
+            ended = self._answer_people() or self._handle_next_event() or self._give_up() or self._follow_requests()
         return ended
 
     # Events
@@ -78,15 +82,15 @@ class TradingEngine:
             session.attempt(self._look)
         write_status(session, self._bar.last)
 
-    def _note_gap(self, gap: Gap) -> None:
-        session = self._session
-        sentence = f"Bars are missing from {time_text(gap.first)} to {time_text(gap.last)}: {gap.why}"
-        session.record.log_now("gap", session.state.time, **gap._asdict(), sentence=sentence)
     def _look(self) -> None:
         self._session.clocks.look()
         if self._session.state.begun:
             look_and_book(self._session)
 
+    def _note_gap(self, gap: Gap) -> None:
+        session = self._session
+        sentence = f"Bars are missing from {time_text(gap.first)} to {time_text(gap.last)}: {gap.why}"
+        session.record.log_now("gap", session.state.time, **gap._asdict(), sentence=sentence)
         self._bar.note_gap()
         if session.settings.on_gap == "flatten":
             self._follow(ShutdownRequest("gap", "A gap in the bars closes all positions, as configured.", "flatten"))
@@ -132,12 +136,12 @@ class TradingEngine:
         """Close every waiting bar, decide on the last, and send its orders."""
         session, orders = self._session, self._session.orders
         self._bar.show_broker()
+        if self._bar.waiting:
+            session.clocks.look(self._bar.waiting[-1].closed_at)
         self._settle_unsent()
         if not self._bar.waiting:
             look_and_book(session)
             return
-        if self._bar.waiting:
-            session.clocks.look(self._bar.waiting[-1].closed_at)
         market = session.session_of(self._bar.waiting[-1].closed_at)
         orders.collect()
         self._bar.close(market)
@@ -200,6 +204,17 @@ class TradingEngine:
             return self._follow(ShutdownRequest("all_closed"))
         return None
 
+    def _give_up(self) -> Ended | None:
+        """End the session if the broker has been unreachable for too long."""
+        session, settings = self._session, self._session.settings
+        if not settings.real_time or session.connection.away_s <= settings.unreachable_for_s:
+            return None
+        positions: Literal["hold", "flatten"] = "flatten" if session.shutdown.closes_down else settings.on_unreachable
+        why = f"The broker cannot be reached: {session.connection.why}"
+        return self._follow(
+            ShutdownRequest("unreachable", still_unreachable(why, settings.unreachable_for_s, positions), positions)
+        )
+
     def _follow(self, request: ShutdownRequest) -> Ended | None:
         """Enter the phase that a request leads to: place closing orders, or end the session."""
         session, shutdown = self._session, self._session.shutdown
@@ -207,6 +222,8 @@ class TradingEngine:
         phase = shutdown.enter(request)
         if isinstance(phase, Ended):
             cancels = request.cause != "end_of_bars" or session.settings.real_time
+            if request.cause == "unreachable" and request.positions == "flatten":
+                ask(session.record.folder, "flatten")  # of the next start
             return self._end(phase, cancels=cancels, closed_down=closed_down)
         if isinstance(phase, ClosingDown) and not closed_down and session.state.begun and not self._bar.waiting:
             session.attempt(self._close_positions)
@@ -239,5 +256,6 @@ class TradingEngine:
             reason += " Not all positions could be closed."
         session.record.log_now("stop", state.time, why=reason, flat=flat, sentence=reason)
         write_status(session, self._bar.last, now=True)
-        session.requests.done("flatten" if closed_down else "stop")
-        return Ended(phase.status, reason, flat, phase.asked)
+        if not phase.again:
+            session.requests.done("flatten" if closed_down else "stop")
+        return replace(phase, reason=reason, flat=flat)

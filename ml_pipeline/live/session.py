@@ -11,21 +11,26 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line
+from ml_pipeline.live.account_claim import claim_account
 from ml_pipeline.live.alerting.alerts import Alerts, open_alerts
+from ml_pipeline.live.alpaca.config import check_terminal
 from ml_pipeline.live.brokers.broker import Broker, TradingSession
+from ml_pipeline.live.clocks import Clocks
 from ml_pipeline.live.components import EngineSettings, SessionComponents
 from ml_pipeline.live.config import PaperTradeConfig
-from ml_pipeline.live.clocks import Clocks
 from ml_pipeline.live.connections import (
     Ask,
     BrokerConnection,
+    Patience,
+    StillUnreachable,
     StopWhileWaiting,
     check_long_enough,
     open_broker,
     open_feed,
     retry_until_available,
+    still_unreachable,
 )
-from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy, model_name
+from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, load_deployed_policy, model_name
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.engine import TradingEngine
 from ml_pipeline.live.feeds.feed import Feed
@@ -55,10 +60,11 @@ from ml_pipeline.live.shutdown import Ended
 from ml_pipeline.live.state import SessionState
 from ml_pipeline.live.supervision.dead_mans_switch import DeadMansSwitch
 from ml_pipeline.live.supervision.heartbeat import Heartbeat
-from ml_pipeline.live.supervision.requests import Requests
+from ml_pipeline.live.supervision.requests import Requests, ask
 from ml_pipeline.runs.folder_claim import FolderClaim
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.trained.restore import find_policy
+from ml_pipeline.runtime.database_file import disk_failed
 from ml_pipeline.trading.accounts.rules import TradingRules
 
 Answer = TypeVar("Answer")
@@ -72,7 +78,7 @@ class SessionResult:
     """How a session ended, and the folder of its files.
 
     asked: whether a user or the end of the bars ended it; otherwise a guard or a difference did. table: the figures of
-    its report; None if there is no report.
+    its report; None if there is no report. again: a restart may succeed, because what ended it may pass.
     """
 
     folder: Path
@@ -81,6 +87,7 @@ class SessionResult:
     flat: bool | None
     asked: bool
     table: str | None
+    again: bool = False
 
 
 class PaperTrading:
@@ -113,17 +120,56 @@ class PaperTrading:
             changes["data"] = config.feed.replay
         self._changes = changes
         self._is_this_session = False  # known when its feed and its journal are open
+        if config.broker == "alpaca" and broker is None:
+            check_terminal(config.alpaca, ask)
         name = config.session.name or model_name(find_policy(config.model))
         self.folder = root_of_sessions(config.session.root) / name
-        earlier = earlier_starts(self.folder)
+        self._state: SessionState | None = None
+        self._has_traded = (self.folder / JOURNAL_FILE).is_file()
+        self._opens_again = feed is None and broker is None and config.feed.replay is None
+        self.policy = self._policy_to_trade()
+
+    def _policy_to_trade(self) -> DeployedPolicy:
+        """The model of the settings, or the one that traded last."""
+        config, earlier = self.config, earlier_starts(self.folder)
         begins_with = model_to_begin_with(
             config.retraining, named=config.model, folder=self.folder, traded_last=earlier.traded_last
         )
-        self.policy = load_deployed_policy(begins_with, {**earlier.costs, **changes})
+        return load_deployed_policy(begins_with, {**earlier.costs, **self._changes})
 
     def run(self) -> SessionResult:
         """Trade. Raises UserError if the session cannot start or continue, and AccountDiffers if the account at the
-        broker differs from the session's books."""
+        broker differs from the session's books.
+
+        After a full or failing disk, a session in real time is opened again from its journal, as after a kill.
+        """
+        heartbeat = Heartbeat(self.folder)
+        patience = Patience(self.config.session.unreachable_for_s, self.stop, heartbeat.beat)
+        number = -1
+        try:
+            while True:
+                try:
+                    return self._run_once(heartbeat)
+                except UserError as error:
+                    if not (self._opens_again and disk_failed(error)):
+                        raise
+                    why = in_one_line(str(error))
+                reached = 0 if self._state is None else self._state.number
+                if reached > number:  # it has traded since the last failure
+                    number = reached
+                    patience.reset()
+                    self._alert(f"{why} Nothing is ordered meanwhile; trying again.")
+                patience.wait(why)
+                self.policy = self._policy_to_trade()
+        except StopWhileWaiting:
+            return self._result(Ended("stopped", self._stop_reason))
+        except StillUnreachable as error:
+            return self._result(self._give_up(str(error)))
+        finally:
+            heartbeat.close()
+
+    def _run_once(self, heartbeat: Heartbeat) -> SessionResult:
+        """One start, and its end in the folder."""
         exists = (self.folder / JOURNAL_FILE).is_file()
         claim = FolderClaim(self.folder)
         status: Literal["finished", "stopped", "failed"] = "failed"
@@ -131,20 +177,27 @@ class PaperTrading:
         bars = 0
         try:
             with ExitStack() as stack:
-                ended, table, bars = self._open_and_trade(stack)
+                ended, table, bars = self._open_and_trade(stack, heartbeat)
                 status, reason = ended.status, ended.reason
         except BaseException as error:
             reason = str(error) or type(error).__name__
             raise
         finally:
-            if exists and not self._is_this_session:  # started by mistake
-                claim.abandon()
-            else:
-                claim.end(status, reason, global_step=bars, iterations=bars, best_score=None)
-            claim.release()
-        return SessionResult(self.folder, ended.status, ended.reason, ended.flat, ended.asked, table)
+            try:
+                if exists and not self._is_this_session:  # started by mistake
+                    claim.abandon()
+                else:
+                    claim.end(status, reason, global_step=bars, iterations=bars, best_score=None)
+            except UserError as error:  # a full disk must not hide how it ended
+                self._say(str(error))
+            finally:
+                claim.release()
+        return self._result(ended, table)
 
-    def _open_and_trade(self, stack: ExitStack) -> tuple[Ended, str | None, int]:
+    def _result(self, ended: Ended, table: str | None = None) -> SessionResult:
+        return SessionResult(self.folder, ended.status, ended.reason, ended.flat, ended.asked, table, ended.again)
+
+    def _open_and_trade(self, stack: ExitStack, heartbeat: Heartbeat) -> tuple[Ended, str | None, int]:
         """Returns how it ended, the table of its report, and its number of bars."""
         config, policy = self.config, self.policy
         feed = stack.enter_context(closing(self._feed or open_feed(config, policy)))
@@ -154,8 +207,9 @@ class PaperTrading:
         check_same_session(journal, self.folder, feed, broker=broker_name)
         self._is_this_session = True
         keep_costs(journal, policy)
-        state = SessionState.load(journal, feed.symbols)
-        heartbeat = stack.enter_context(Heartbeat(self.folder))
+        state = self._state = SessionState.load(journal, feed.symbols)
+        self._has_traded = initial_cash(journal) is not None
+        heartbeat.start()
         alerts = open_alerts(config.alerts, self.folder.name)
         stack.callback(self._say_undelivered, alerts)
         stack.enter_context(alerts)
@@ -174,7 +228,11 @@ class PaperTrading:
             if not ended.asked:
                 switch.fail(ended.reason)
         except StopWhileWaiting:
-            ended = Ended("stopped", self.stop.reason or "A stop was requested.", None)
+            return Ended("stopped", self._stop_reason), None, journal.n_bars()
+        except StillUnreachable as error:
+            ended = self._give_up(f"The broker cannot be reached: {error}")
+            alerts.tell("stop", state.time, {"why": ended.reason})
+            switch.fail(ended.reason)
             return ended, None, journal.n_bars()
         return ended, self._report(journal, feed, rules), journal.n_bars()
 
@@ -190,6 +248,7 @@ class PaperTrading:
             )
             broker = self._retry(open_it, heartbeat)
         stack.callback(broker.close)
+        stack.enter_context(claim_account(broker, self.folder, self._say))
         if (cash := initial_cash(journal)) is None:
             account = self._retry(broker.account, heartbeat)
             if not config.session.take_over:
@@ -229,9 +288,17 @@ class PaperTrading:
         if state.taken_over is not None:
             account.take_over(**state.taken_over)
         sessions = self._retry(partial(_last_month, broker), heartbeat)
+        real_time = config.feed.replay is None
         return SessionComponents(
             broker=broker,
             connection=BrokerConnection(record),
+            clocks=Clocks(
+                feed,
+                broker,
+                most_s=config.guards.guard_clock_s,
+                real_time=real_time,
+                tell=lambda sentence: record.log_now("alert", state.time, sentence=sentence),
+            ),
             feed=feed,
             runner=PolicyRunner(policy, feed.symbols, feed.timing, policy.calendar(feed.calendar)),
             account=account,
@@ -243,6 +310,8 @@ class PaperTrading:
                 on_gap=config.feed.on_gap,
                 on_difference=config.session.on_difference,
                 on_error=config.session.on_error,
+                on_unreachable=config.session.on_unreachable,
+                unreachable_for_s=config.session.unreachable_for_s,
                 real_time=real_time,
             ),
             rules=rules,
@@ -285,17 +354,9 @@ class PaperTrading:
 
     def _report(self, journal: Journal, feed: Feed, rules: TradingRules) -> str | None:
         """Write report.html and return its table. An error in the report does not fail the session."""
-        real_time = config.feed.replay is None
         calendar = self.policy.calendar(feed.calendar)
         try:
             return write_session_report(
-            clocks=Clocks(
-                feed,
-                broker,
-                most_s=config.guards.guard_clock_s,
-                real_time=real_time,
-                tell=lambda sentence: record.log_now("alert", state.time, sentence=sentence),
-            ),
                 self.folder, journal, self.policy, rules, symbols=feed.symbols, timing=feed.timing, calendar=calendar
             )
         except UserError as error:
@@ -338,7 +399,36 @@ class PaperTrading:
         return not self.stop.requested
 
     def _retry(self, ask: Callable[[], Answer], heartbeat: Heartbeat) -> Answer:
-        return retry_until_available(ask, self.stop, self._say, beat=heartbeat.beat)
+        return retry_until_available(
+            ask,
+            self.stop,
+            self._say,
+            beat=heartbeat.beat,
+            most_s=self.config.session.unreachable_for_s,
+            keys_count=self._has_traded,
+        )
+
+    def _give_up(self, why: str) -> Ended:
+        """The end after an outage that lasted too long; positions are closed at the next start if that is set."""
+        session = self.config.session
+        positions = session.on_unreachable if self._has_traded else "hold"
+        reason = still_unreachable(why, session.unreachable_for_s, positions)
+        if positions == "flatten":
+            try:
+                ask(self.folder, "flatten")
+            except UserError as error:
+                reason += f" But this could not be noted: {error}"
+        return Ended("failed", reason, None, asked=False, again=True)
+
+    def _alert(self, sentence: str) -> None:
+        """Report a failure while the session is closed."""
+        self._say(sentence)
+        with open_alerts(self.config.alerts, self.folder.name) as alerts:
+            alerts.tell("alert", None, {"sentence": sentence})
+
+    @property
+    def _stop_reason(self) -> str:
+        return self.stop.reason or "A stop was requested."
 
 
 def _last_month(broker: Broker) -> list[TradingSession]:
@@ -350,7 +440,8 @@ def _run(engine: TradingEngine, record: SessionRecord) -> Ended:
     try:
         return engine.run()
     except Exception as error:
-        with suppress(Exception):  # the first error counts
-            why = f"The session failed: {in_one_line(str(error) or type(error).__name__)}"
-            record.log_now("stop", None, why=why, flat=None, sentence=why)
+        if not disk_failed(error):  # the journal cannot be written
+            with suppress(Exception):  # the first error counts
+                why = f"The session failed: {in_one_line(str(error) or type(error).__name__)}"
+                record.log_now("stop", None, why=why, flat=None, sentence=why)
         raise

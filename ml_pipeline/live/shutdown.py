@@ -12,10 +12,12 @@ Cause = Literal[
     "guard",
     "foreign_trade",
     "gap",
+    "unreachable",
     "all_closed",
 ]
 """stop, flatten: requested by a user. foreign_trade: an order that is not of this session was filled in the account.
-all_closed: after `ClosingDown`, no position or order is left."""
+unreachable: the broker could not be reached for too long. all_closed: after `ClosingDown`, no position or order is
+left."""
 Status = Literal["finished", "stopped", "failed"]
 
 
@@ -40,13 +42,15 @@ class ClosingDown:
 class Ended:
     """The session is over. flat: whether the account has no positions; None: unknown.
 
-    asked: a user or the end of the bars ended it; otherwise a guard, the account or a difference did.
+    asked: a user or the end of the bars ended it; otherwise a guard, the account or a difference did. again: a restart
+    may succeed, because what ended it may pass.
     """
 
     status: Status
     reason: str
     flat: bool | None = None
     asked: bool = True
+    again: bool = False
 
 
 Phase = Trading | ClosingDown | Ended
@@ -64,7 +68,7 @@ class ShutdownRequest:
 class Transition(NamedTuple):
     """The next phase for a cause: from `Trading`, for each choice about positions, and from `ClosingDown`.
 
-    status, asked: fields of `Ended`.
+    status, asked, again: fields of `Ended`.
     """
 
     hold: type[Phase]
@@ -72,6 +76,7 @@ class Transition(NamedTuple):
     closing_down: type[Phase]
     status: Status = "stopped"
     asked: bool = False
+    again: bool = False
 
 
 TRANSITIONS: dict[Cause, Transition] = {
@@ -83,6 +88,7 @@ TRANSITIONS: dict[Cause, Transition] = {
     "guard": Transition(Ended, ClosingDown, Ended),
     "foreign_trade": Transition(Ended, ClosingDown, Ended),
     "gap": Transition(Trading, ClosingDown, ClosingDown),
+    "unreachable": Transition(Ended, Ended, Ended, "failed", again=True),
     "all_closed": Transition(Trading, Trading, Ended),
 }
 """`Ended` is final. `ClosingDown` keeps its first reason and ends with it when everything is closed."""
@@ -104,12 +110,12 @@ def next_phase(phase: Phase, request: ShutdownRequest) -> Phase:
                 return replace(phase, failed=phase.failed or failed)
             if request.cause == "all_closed":
                 return Ended("failed" if phase.failed else to.status, phase.reason, asked=phase.asked)
-            return Ended(to.status, request.reason, asked=to.asked)
+            return Ended(to.status, request.reason, asked=to.asked, again=to.again)
         case Trading():
             kind = to.flatten if request.positions == "flatten" else to.hold
             if kind is ClosingDown:
                 return ClosingDown(request.reason, asked=to.asked, failed=failed)
-            return phase if kind is Trading else Ended(to.status, request.reason, asked=to.asked)
+            return phase if kind is Trading else Ended(to.status, request.reason, asked=to.asked, again=to.again)
 
 
 # Order of causes if several occur at one bar.

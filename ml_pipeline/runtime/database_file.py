@@ -1,5 +1,6 @@
 """A SQLite file whose errors are sentences that name the file."""
 
+import errno
 import sqlite3
 from collections.abc import Callable
 from functools import wraps
@@ -9,6 +10,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from ml_pipeline.config.errors import UserError
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_DISK_CODES = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound="_Cursor")
@@ -89,3 +92,14 @@ class _Cursor(sqlite3.Cursor):
     @_told
     def __next__(self) -> Any:
         return super().__next__()
+
+
+def disk_failed(error: BaseException | None) -> bool:
+    """Whether a full or failing disk caused the error; it may have room again later."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            return True
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK_CODES:
+            return True
+        error = error.__cause__
+    return False

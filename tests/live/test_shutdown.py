@@ -68,7 +68,7 @@ def test_the_table_says_how_each_cause_ends():
     ends = {cause: next_phase(Trading(), ShutdownRequest(cause, "why")) for cause in get_args(Cause)}
     assert {cause: end.status for cause, end in ends.items() if isinstance(end, Ended)} == {
         **{"stop": "stopped", "end_of_bars": "finished", "ruin": "finished", "failed_feature": "failed"},
-        **{"guard": "stopped", "foreign_trade": "stopped"},
+        **{"guard": "stopped", "foreign_trade": "stopped", "unreachable": "failed"},
     }
     assert ends["flatten"] == ClosingDown("why", asked=True)
     assert ends["gap"] == ends["all_closed"] == Trading()

@@ -31,7 +31,7 @@ class AlpacaBroker:
     """Alpaca's paper account, or with `real_money` its live account.
 
     Every call ends within seconds, or raises BrokerUnavailable. Only the caller's thread sends orders.
-    account_number: as on Alpaca's page.
+    account_number: as on Alpaca's page; also the `account_id`.
     """
 
     name = "alpaca"
@@ -48,7 +48,7 @@ class AlpacaBroker:
         account_number: str,
     ) -> None:
         self.real_money = real_money
-        self.account_number = account_number
+        self.account_number = self.account_id = account_number
         self._rest = rest
         self._book = OrderBook(rest)
         self._hours = ExchangeClock(rest)

@@ -33,6 +33,10 @@ class Refused(BrokerUnavailable):
         self.status, self.code, self.message = status, code, message
 
 
+class KeysRefused(BrokerUnavailable, UserError):
+    """Alpaca refused the keys: invalid input at a first start, and while a session trades an outage that may pass."""
+
+
 class RestClient:
     """Answers as plain data. Alpaca writes quantities and money as text, so no digit is lost.
 
@@ -112,12 +116,12 @@ class ExchangeClock:
         if read is None or read.is_old():
             before = _ran_s()
             theirs = time_of(self._rest.get("/clock")["timestamp"])
+            answered = _ran_s()
             # The server read its clock between the request and the answer.
             half_way = np.timedelta64(round((answered - before) / 2 * 1e9), "ns")
             read = self._read = _ClockReading(theirs + half_way, answered, _wall())
         return read.theirs + np.timedelta64(round((_ran_s() - read.ran_s) * 1e9), "ns")
 
-            answered = _ran_s()
     def sessions(self, first: np.datetime64, last: np.datetime64) -> list[TradingSession]:
         """The market sessions from the first to the last day; half days end early, and holidays have none."""
         days = str(first.astype("datetime64[D]")), str(last.astype("datetime64[D]"))
@@ -170,10 +174,6 @@ def _wall() -> np.datetime64:
     return np.datetime64(time.time_ns(), "ns")
 
 
-class _NoAnswer(Exception):
-    """There was no answer, or it is unreadable."""
-
-
 def _ran_s() -> float:
     """The running time of this machine, which nobody sets."""
     return time.monotonic()
@@ -191,7 +191,11 @@ class _ClockReading(NamedTuple):
         return ran_s > _KEPT_S or abs(wall_s - ran_s) > _STEP_S
 
 
-def _refusal(status: int, text: str, account: str) -> Refused | UserError:
+class _NoAnswer(Exception):
+    """There was no answer, or it is unreadable."""
+
+
+def _refusal(status: int, text: str, account: str) -> Refused | KeysRefused:
     code, message = 0, text.strip()[:300]
     try:
         answer = json.loads(text)
@@ -200,7 +204,7 @@ def _refusal(status: int, text: str, account: str) -> Refused | UserError:
         pass
     # A refused order has a specific code; refused keys have none, or that of 401.
     if status in _NO_ENTRY or (status == 403 and code // 100_000 != 403):
-        return UserError(
+        return KeysRefused(
             f"Alpaca's {account} account does not accept these keys (status {status}); check that they belong to the "
             f"{account} account and have not been replaced by newer ones."
         )

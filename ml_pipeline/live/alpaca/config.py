@@ -98,6 +98,15 @@ def check_real_money(config: AlpacaConfig) -> None:
         )
 
 
+def check_terminal(config: AlpacaConfig, ask: Ask | None) -> None:
+    """Raise UserError if real money is to be traded, but nobody can type the account number."""
+    if config.live and ask is None:
+        raise UserError(
+            "Real money is traded only after the account number is typed on a terminal, but there is no terminal; "
+            "start this from a terminal, or leave --live and real_money out to trade on paper."
+        )
+
+
 def confirm_real_money(config: AlpacaConfig, account: str, ask: Ask | None) -> None:
     """Require the account number, typed, before real money is traded; does nothing on paper.
 
@@ -106,11 +115,8 @@ def confirm_real_money(config: AlpacaConfig, account: str, ask: Ask | None) -> N
     check_real_money(config)
     if not config.live:
         return
-    if ask is None:
-        raise UserError(
-            "Real money is traded only after the account number is typed on a terminal, but there is no terminal; "
-            "start this from a terminal, or leave --live and real_money out to trade on paper."
-        )
+    check_terminal(config, ask)
+    assert ask is not None
     typed = ask(f"This trades REAL MONEY in Alpaca's account {account}. Type the account number to continue: ")
     if typed.strip() != account:
         raise UserError(

@@ -29,13 +29,15 @@ _EVERY_S = 1.0
 _NEXT_LINE = "\n          "  # aligned with the sentence, which follows the time
 LOOK_AT_IT = 3
 """The exit code after which a service manager does not restart the session."""
+TRY_AGAIN = 75
+"""The exit code after an outage that may pass (EX_TEMPFAIL of sysexits.h); a service manager restarts the session."""
 
 
 def main(argv: list[str], *, prog: str = PROG) -> int:
     """Trade until the bars end or a stop is requested, or perform the action. Returns 0.
 
-    Returns 3 if a guard, a difference, a failed feature or ruin ended the session, which needs attention, and
-    128 + signal if a signal did. Exits with code 2 after one sentence if something is invalid.
+    Returns 3 if a guard, a difference, a failed feature or ruin ended the session, which needs attention, 75 if an
+    outage did, and 128 + signal if a signal did. Exits with code 2 after one sentence if something is invalid.
     """
     with entry(prog):
         start = parse_paper_trade(argv, prog=prog, description=COMMANDS["paper-trade"].sentence)
@@ -116,7 +118,7 @@ def _trade(config: PaperTradeConfig) -> int:
     print(f"\n{result.reason}\nWritten to {shown_path(result.folder)}", flush=True)
     if signals:
         return 128 + signals[0]
-    return 0 if result.asked else LOOK_AT_IT
+    return 0 if result.asked else TRY_AGAIN if result.again else LOOK_AT_IT
 
 
 class _Terminal:

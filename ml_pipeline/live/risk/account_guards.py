@@ -338,8 +338,8 @@ class KillFile(Guard):
     name = "kill_file"
 
     def __init__(self, path: Path, on_kill_file: OnLoss, look: Callable[[Path], object] = os.lstat) -> None:
-        """look: raises FileNotFoundError if there is no file. Raises UserError if its folder is missing: the kill
-        file of a mistyped name would do nothing.
+        """look: raises FileNotFoundError if there is no file. Raises UserError if its folder is missing, because the
+        kill file of a mistyped name would do nothing, or if it is a folder, which would hold for ever.
         """
         self._path = path.expanduser().absolute()
         self._action: OnLoss = on_kill_file
@@ -347,6 +347,10 @@ class KillFile(Guard):
         if not self._path.parent.is_dir():
             raise UserError(
                 f"The folder of kill_file {shown_path(self._path)} does not exist; create it, or name another file."
+            )
+        if self._path.is_dir():
+            raise UserError(
+                f"kill_file {shown_path(self._path)} is a folder; name a file that you create to stop orders."
             )
 
     def on_bars(self, bars: BarSet, moment: Moment) -> Verdict:

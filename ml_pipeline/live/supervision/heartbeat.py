@@ -98,7 +98,13 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> "Heartbeat":
-        """Write the file. Raises UserError if it cannot be written."""
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Write the file and begin, if it has not begun. Raises UserError if the file cannot be written."""
+        if self._thread is not None:
+            return
         try:
             with written_whole(self._path, "w", encoding="utf-8") as file:
                 json.dump(this_process()._asdict(), file)
@@ -108,7 +114,6 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._work, name="heartbeat", daemon=True)
         self._thread.start()
         self._manager.ready()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -48,3 +48,10 @@ def test_a_file_that_cannot_be_looked_for_counts_as_one(tmp_path):
 def test_a_kill_file_in_a_folder_that_is_missing_is_refused(tmp_path):
     with pytest.raises(UserError, match="kill_file"):
         guards_of("A", kill_file=tmp_path / "none" / "kill")
+
+
+@pytest.mark.parametrize("name", ["/", "folder"])
+def test_a_folder_is_no_kill_file(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UserError, match="is a folder; name a file"):
+        guards_of("A", kill_file=tmp_path / name)
