@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.trading.accounts.bar_by_bar import BarPrices, CarriedPrices, Filled, cash_after, interest_due
+from ml_pipeline.trading.accounts.execution import PLAIN
 from ml_pipeline.trading.accounts.orders import PLAIN_OPS, order_steps
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.single import BarTables, FillTables, PlainAccount
@@ -65,12 +66,20 @@ class MarketAccount:
             return fillable_before
         return [can and close > 0.0 for can, close in zip(bar.fillable, before, strict=True)]
 
-    def weight_at(self, i: int, price: float) -> float:
-        """The weight of symbol i at this price, with the other symbols at their last closes."""
-        account, closes = self._account, self.market.closes
-        worth = account.cash + account.holdings[i] * price
-        worth += sum(n * close for j, (n, close) in enumerate(zip(account.holdings, closes, strict=True)) if j != i)
-        return account.holdings[i] * price / worth if worth > 0.0 else 0.0
+    def sized(
+        self, weights: list[float], may_trade: list[bool], prices: list[float], *, closing: bool
+    ) -> tuple[list[float], float]:
+        """(signed quantities that reach the weights at these prices, (A,), equity at them)."""
+        terms, orders = self._terms.closing() if closing else self._terms, [0.0] * len(weights)
+        account = self._account
+        equity = PLAIN.size_orders(weights, may_trade, account.cash, account.holdings, prices, terms, orders)
+        return orders, equity
+
+    def weight_of(self, i: int, quantity: float, price: float, equity: float, *, closing: bool) -> float:
+        """The weight whose order for symbol i has this signed quantity."""
+        if self._terms.relative and not closing:
+            return quantity * price / equity / self._terms.max_trade
+        return (self._account.holdings[i] + quantity) * price / equity
 
     def see(self, bars: BarSet) -> BarPrices:
         """Take the next bars as the last ones. Returns them with missing prices filled in."""
@@ -81,30 +90,27 @@ class MarketAccount:
     def step(
         self,
         bar: BarPrices,
+        prices: list[float],
+        *,
         decided: list[float],
         half_spreads: list[float],
-        *,
         weights: list[float],
         may_trade: list[bool],
-        late_at: dict[int, float],
         days: float | None,
         closing: bool,
     ) -> BarResult:
-        """Fill the orders, which were decided at the closes `decided` with these half-spreads, and end the bar.
+        """Fill the orders at `prices`, or within their limits, and end the bar.
 
-        late_at: prices that replace the usual ones, by symbol. days: of interest; None: rates are per bar. closing: no
-        limit applies to the orders.
+        decided: closes at which the orders were decided, with these half-spreads. days: of interest; None: rates are
+        per bar. closing: no limit applies to the orders.
         """
         account = self._account
-        prices = list(decided if self.rules.fill_at == "close" else bar.opens)
-        for i, price in late_at.items():
-            prices[i] = price
         closes = np.array([decided, bar.closes])
         account.bind(self._tables(np.array([prices]), half_spreads, closes, bar, 1.0 if days is None else days))
         cash = account.cash
         account.step(0, weights, may_trade, closing=closing)
         within = self.rules.acts_within_bars
-        tried_at = list(account.fill_prices) if within else prices
+        tried_at = list(account.fill_prices) if within else list(prices)
         # A margin call closes all that is left, so a symbol is closed by it or before it, not both.
         is_called = [quantity != 0.0 for quantity in account.called]
         left = [0.0 if of_call else quantity for of_call, quantity in zip(is_called, account.exited, strict=True)]
