@@ -121,7 +121,11 @@ class BarProcessor:
             # If nothing was decided, no choice is undone: everything counts as filled.
             filled = row.filled if state.decided else [1.0] * len(session.symbols)
             expired = session.orders.take_expired()
-            session.runner.note_settled(expired, filled=filled, exited=row.exited, holdings=row.positions)
+            open_symbols = (order.request.symbol for order in session.orders.open)
+            waiting = filter(session.orders.trades, open_symbols)
+            session.runner.note_settled(
+                expired, filled=filled, exited=row.exited, holdings=row.positions, waiting=waiting
+            )
         if state.awaiting_previous_model:
             session.runner.follow_holdings(row.positions)
             state.awaiting_previous_model = False

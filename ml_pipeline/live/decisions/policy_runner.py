@@ -165,13 +165,14 @@ class PolicyRunner:
         filled: Sequence[float],
         exited: Sequence[float] | None = None,
         holdings: Sequence[float],
+        waiting: Iterable[str] = (),
     ) -> None:
         """Match the policy's choices with the outcome of the latest decision's orders.
 
         lapsed: symbols whose order was not filled at all: there was no bar, or it was canceled or rejected. Their
         choice is undone, so that repeating it orders again. filled, exited: signed quantities by symbol; holdings:
-        after them. Call it after each decision, with or without limit orders; if nothing was decided, it undoes
-        nothing.
+        after them. waiting: symbols whose order is still open, and may lapse in a later bar. Call it after each bar; if
+        nothing was decided, it undoes nothing else.
         """
         rules, choices = self.policy.rules, list(self._reader.state())
         for symbol in lapsed:
@@ -182,7 +183,10 @@ class PolicyRunner:
         self._reader.set_state(choices)
         if exited is not None and rules.acts_within_bars:
             self._reader.note_exits(list(exited), list(holdings))
-        self._before = self._reader.state().copy()  # a second call undoes nothing
+        before, self._before = self._before, self._reader.state().copy()  # a second call undoes nothing
+        for i in map(self.symbols.index, waiting):
+            if exited is None or not exited[i]:
+                self._before[i] = before[i]
 
     def follow_holdings(self, holdings: Sequence[float]) -> None:
         """Start with positions that another policy opened: set each choice to the position held."""

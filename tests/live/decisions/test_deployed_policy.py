@@ -244,6 +244,18 @@ def test_choices_are_taken_back_once(tmp_path):
     assert decider.state()["choices"] == [1, 1]  # stopped
 
 
+def test_the_choice_of_an_order_that_waits_is_taken_back_when_it_lapses(tmp_path):
+    folder, *_ = saved_policy(tmp_path / "run", TWO, replace(TRADING, action_mode="discrete"))
+    deployed = load_deployed_policy(folder)
+    decider = ready(deployed, TWO)
+    deployed.act._of_own = lambda policy, observation: np.array([2, 0])
+    decider.decide([0.0, 0.0])
+    decider.note_settled(filled=[0.0, -1.0], holdings=[0.0, -1.0], waiting=["SYNTH1"])
+    assert decider.state()["choices"] == [2, 0]
+    decider.note_settled(["SYNTH1"], filled=[1.0, 1.0], holdings=[0.0, -1.0])  # in a bar without a decision
+    assert decider.state()["choices"] == [1, 0]
+
+
 def test_symbols_other_than_those_trained_on_are_told(tmp_path):
     deployed = load_deployed_policy(saved_policy(tmp_path / "run", market=TWO)[0])
     a, b = TWO.symbols
