@@ -171,7 +171,7 @@ def stepping(ops: Ops, compiled: Compiled, size_orders: Any, fill_orders: Any) -
         may_trade: Sequence[Any],
         cash: Number,
         holdings: MutableSequence[Number],
-        prices: Sequence[Number],
+        prices: MutableSequence[Number],
         half_spreads: Sequence[Number],
         closes: Sequence[Number],
         terms: Terms,

@@ -119,42 +119,53 @@ class OrderSteps(NamedTuple):
 class Overrides(NamedTuple):
     """Fills of the orders of one bar at a broker, one number per asset; NaN: as the kernel assumes. Only for floats.
 
-    quantities: signed quantities filled. cost_rates: all costs as a fraction of the value traded. To override prices,
-    or whether orders were filled, pass other ones to the step.
+    quantities: signed quantities filled. cost_rates: all costs as a fraction of the value traded. prices: of the fills;
+    orders are sized before they apply. exits: the same of exits within the bar. To override whether orders were filled,
+    pass other ones to the step.
     """
 
     quantities: Sequence[float]
     cost_rates: Sequence[float]
+    prices: Sequence[float]
+    exits: "Overrides | None" = None
 
 
 def override_fills(  # noqa: PLR0917  # as `fill_orders`
-    overrides: Overrides,
+    overrides: Overrides | None,
     cash: float,
     costs: float,
-    prices: Sequence[float],
+    prices: MutableSequence[float],
     half_spreads: Sequence[float],
     terms: Terms,
     filled: MutableSequence[float],
 ) -> tuple[float, float]:
-    """Replace the kernel's fills with the broker's, `filled` in place; returns (cash, costs).
+    """Replace the kernel's fills with the broker's, `filled` and `prices` in place; returns (cash, costs).
 
-    The fixed fee is paid per order, so another quantity does not change it.
+    The fixed fee is paid once per order that is filled, whatever its quantity.
 
     >>> filled = [2.0]  # the kernel bought two at 50; the broker filled one, at a cost of 1 % instead of none
-    >>> override_fills(Overrides([1.0], [0.01]), 0.0, 0.0, [50.0], [0.0], Terms(0.0, 0.0), filled), filled
+    >>> override_fills(Overrides([1.0], [0.01], [math.nan]), 0.0, 0.0, [50.0], [0.0], Terms(0.0, 0.0), filled), filled
     ((49.5, 0.5), [1.0])
     """
-    for i, (quantity, cost_rate) in enumerate(zip(overrides.quantities, overrides.cost_rates, strict=True)):
-        if not math.isnan(quantity):
-            saved = fill_cost_of(filled[i], prices[i], half_spreads[i], terms)
-            saved -= fill_cost_of(quantity, prices[i], half_spreads[i], terms)
-            cash, costs = cash + (filled[i] - quantity) * prices[i] + saved, costs - saved
-            filled[i] = quantity
+    if overrides is None:
+        return cash, costs
+    for i, (quantity, cost_rate, price) in enumerate(zip(*overrides[:3], strict=True)):
+        if not (math.isnan(quantity) and math.isnan(price)):
+            value, paid = filled[i] * prices[i], _whole_cost_of(filled[i], prices[i], half_spreads[i], terms)
+            filled[i] = filled[i] if math.isnan(quantity) else quantity
+            prices[i] = prices[i] if math.isnan(price) else price
+            saved = paid - _whole_cost_of(filled[i], prices[i], half_spreads[i], terms)
+            cash, costs = cash + value - filled[i] * prices[i] + saved, costs - saved
         if filled[i] and not math.isnan(cost_rate):
             more = abs(filled[i]) * prices[i] * cost_rate
-            more -= fill_cost_of(filled[i], prices[i], half_spreads[i], terms) + terms.fixed_fee
+            more -= _whole_cost_of(filled[i], prices[i], half_spreads[i], terms)
             cash, costs = cash - more, costs + more
     return cash, costs
+
+
+def _whole_cost_of(quantity: float, price: float, half_spread: float, terms: Terms) -> float:
+    """Costs of an order, the fixed fee included; 0 if nothing was filled."""
+    return fill_cost_of(quantity, price, half_spread, terms) + terms.fixed_fee if quantity else 0.0
 
 
 def interest_with_debt(cash: float, fee: float, terms: Terms, otherwise: tuple[float, Any]) -> tuple[float, Any]:

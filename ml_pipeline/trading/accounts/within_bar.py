@@ -146,6 +146,10 @@ def stepping_within(
         cash, paid = fill_orders(
             book.exits, cash, equity, book.exit_prices, bar.half_spreads, closing_terms(terms), book.exited
         )
+        if overrides is not None:
+            cash, paid = override_fills(
+                overrides.exits, cash, paid, book.exit_prices, bar.half_spreads, terms, book.exited
+            )
         costs = costs + paid
         for i in range(n_assets):
             book.holdings[i] = book.holdings[i] + book.exited[i]
