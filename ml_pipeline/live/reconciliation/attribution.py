@@ -10,14 +10,15 @@ The immediate effect of a cause is measured for each bar and symbol at the close
 same step with the cause and without it. The remainder are its consequences: other cash, holdings and later decisions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ml_pipeline.live.reconciliation.backtest import SessionBacktest, rows_of, same_bits
-from ml_pipeline.live.reconciliation.causes import CAUSES, NOT_FILLED, Cause, Deviation, deviations_of
+from ml_pipeline.live.reconciliation.causes import CAUSES, NOT_FILLED, Cause, Deviation, deviations_of, limit_prices
+from ml_pipeline.live.reconciliation.orders import AssumedFills, Place, RecordedOrders
 from ml_pipeline.live.reconciliation.recorded import RecordedSession
 from ml_pipeline.live.reconciliation.replay import RealizedFills, ReplayAccount, ReplayEnv
 from ml_pipeline.runtime.acting import ActsInEpisodes
@@ -26,6 +27,8 @@ from ml_pipeline.trading.market.data import FloatArray
 
 # A step whose result differs from the session's by more than this fraction of equity is unexplained.
 _EXPLAINED = 1e-9
+# Brokers round quantities by less than this.
+_LARGEST_STEP = 1.0
 
 
 class CauseWorth(NamedTuple):
@@ -83,58 +86,73 @@ def attribute(record: RecordedSession, backtest: SessionBacktest) -> Attribution
 
 
 class _Explained(NamedTuple):
-    """Deviations, and the changed quantities by bar and asset. unexplained: steps without a cause."""
+    """All deviations. unexplained: steps without a cause."""
 
     deviations: Sequence[Deviation]
-    quantities: Mapping[tuple[int, int], float]
     unexplained: Sequence[DivergentBar] = ()
 
     def realized(self, backtest: SessionBacktest, causes: Sequence[Cause]) -> RealizedFills:
-        """The realized fills of these causes only. Bars are counted as in environments."""
-        realized, offset = backtest.nothing_realized(), backtest.offset
-        for each in self.deviations:
+        """The realized fills of these causes only; of several quantities for one order, the last cause's counts. Bars
+        are counted as in environments."""
+        realized = backtest.nothing_realized()
+        self.apply(realized, backtest.offset, causes)
+        return realized
+
+    def apply(self, realized: RealizedFills, offset: int, causes: Sequence[Cause]) -> None:
+        """Write the deviations of these causes into `realized`. offset: bars of environments before the session."""
+        for each in sorted(self.deviations, key=lambda each: CAUSES.index(each.cause)):
             if each.cause not in causes:
                 continue
             bar = each.bar + offset
             assets = slice(None) if each.asset is None else each.asset
-            if each.cause == "partial_fill" or each.beside:
-                assert each.asset is not None
-                realized.quantities[bar, each.asset] = self.quantities[each.bar, each.asset]
+            if each.exit:
+                own = (each.quantity, each.value, np.nan) if each.cause != "costs" else (np.nan, np.nan, each.value)
+                tables = (realized.exits, realized.exit_prices, realized.exit_cost_rates)
+                for table, value in zip(tables, own, strict=True):
+                    table[bar, assets] = table[bar, assets] if np.isnan(value) else value
+                continue
+            if not np.isnan(each.quantity):
+                realized.quantities[bar, assets] = each.quantity
             elif each.closes:
                 realized.closing[bar] = True
             elif each.cause == "missed_bar":
                 realized.skipped[bar] = True
             elif each.cause in NOT_FILLED:
                 realized.blocked[bar, assets] = True
-            elif each.cause in {"delay", "fill_price"}:
-                realized.prices[bar, assets] = each.value
-            elif each.cause == "costs" and each.asset is None:
+            if each.cause == "costs" and each.asset is None:
                 realized.charges[bar] += each.value
             elif each.cause == "costs":
                 realized.cost_rates[bar, assets] = each.value
-        return realized
+            elif not np.isnan(each.value):
+                realized.prices[bar, assets] = each.value
 
 
 class _Walk:
     """Walks through the session and checks that one step from each row, with all causes, leads to the next row.
 
-    If it does not, the row is unexplained. The walk also finds orders that were filled to another quantity because
-    other orders of their bar were not.
+    If it does not, the row is unexplained. The walk also finds orders of another quantity than the backtest's: because
+    the session sized them before the fill, because the broker's steps rounded them, or because other orders of their
+    bar were not filled.
     """
 
     def __init__(self, backtest: SessionBacktest, rows: Ledger, known: Sequence[Deviation]) -> None:
-        self._backtest, self._rows = backtest, rows
+        self._backtest, self._rows, self._known = backtest, rows, known
         self._symbols = backtest.record.market.symbols
         self._positions, self._filled = per_symbol(rows, "position"), per_symbol(rows, "filled")
-        self._quantities = {(e.bar, e.asset): 0.0 for e in known if e.cause == "partial_fill" and e.asset is not None}
+        recorded = RecordedOrders(backtest.record, backtest)
+        self._orders, self._exits = recorded.orders, recorded.exits
+        self._prices = limit_prices(backtest.record, recorded)
+        self._assumed = AssumedFills(backtest.record, backtest)
+        self._exited = per_symbol(rows, "exited") if any(name.startswith("exited_") for name in rows) else None
         self._sharing: dict[int, Cause] = {}  # by bar: why its other orders may have another quantity
+        self._priced: dict[tuple[int, int | None], Cause] = {}  # fills whose price decided their quantity
         for each in known:
-            if (each.cause in NOT_FILLED or each.cause == "partial_fill") and each.cause != "missed_bar":
+            if each.cause in {"delay", "fill_price"}:
+                self._priced[each.bar, each.asset] = each.cause
+            if each.cause != "missed_bar" and (each.cause in NOT_FILLED or not np.isnan(each.quantity)):
                 self._sharing.setdefault(each.bar, each.cause)
-        self._beside: list[Deviation] = []
-        self._known = known
-        draft = _Explained(known, self._quantities)
-        self._realized = draft.realized(backtest, [cause for cause in CAUSES if cause != "partial_fill"])
+        self._found: list[Deviation] = []
+        self._realized = _Explained(known).realized(backtest, CAUSES)
         self._at_decision = any(each.cause == "sized_before_fill" for each in known)
         self._envs: dict[int, ReplayEnv] = {}
         self._entries: list[float] | None = None
@@ -142,7 +160,7 @@ class _Walk:
 
     def explained(self) -> _Explained:
         self._backtest.run(self._realized, at_decision=self._at_decision, lead=self._lead, watch=self._watch)
-        return _Explained([*self._known, *self._beside], self._quantities, self._unexplained)
+        return _Explained([*self._known, *self._found], self._unexplained)
 
     def _lead(self, k: int, env: ReplayEnv) -> None:
         rows = self._rows
@@ -158,27 +176,65 @@ class _Walk:
             trial = self._envs[id(model)] = self._backtest.env(model, self._realized, at_decision=self._at_decision)
         trial.stand_where(env)
         account = trial.try_step(action)
-        if k in self._sharing and (quantities := self._measured(k, account)):
-            bar = trial.bar - 1
-            self._realized.quantities[bar, list(quantities)] = list(quantities.values())
-            trial.stand_where(env)
-            account = trial.try_step(action)
-            self._realized.quantities[bar] = np.nan
+        for look in (self._other_quantities, self._other_exits):
+            if found := look(k, env, action, account):
+                self._found += found
+                _Explained(found).apply(self._realized, self._backtest.offset, CAUSES)
+                trial.stand_where(env)
+                account = trial.try_step(action)
         self._entries = account.entries.copy()
         self._compare(k, account)
 
-    def _measured(self, k: int, account: ReplayAccount) -> dict[int, float]:
-        """The quantities of bar k that differ from those of `account`, by asset."""
-        found = {}
-        for a, quantity in enumerate(account.filled):
-            realized = float(self._filled[k + 1, a])
-            if (k, a) not in self._quantities:
-                if abs(realized - quantity) <= _EXPLAINED * max(abs(realized), abs(quantity)):
-                    continue
-                evidence = "another quantity, because other orders of its bar were not filled"
-                self._beside.append(Deviation(self._sharing[k], k, a, evidence, beside=True))
-            found[a] = self._quantities[k, a] = realized
+    def _other_quantities(self, k: int, env: ReplayEnv, action: Any, account: ReplayAccount) -> list[Deviation]:
+        """Why quantities of bar k differ from those of `account`, as far as the records tell."""
+        filled = account.filled
+        others = [a for a, n in enumerate(filled) if not _is_same(float(self._filled[k + 1, a]), n)]
+        sized = env.sized_at_close(action) if others and action is not None and not self._sizes_at_fill else None
+        found = list[Deviation]()
+        for a in others:
+            order, quantity = self._orders.get(Place(k, a)), float(self._filled[k + 1, a])
+            ordered, price = 0.0 if order is None else order.quantity, self._prices.get(Place(k, a), np.nan)
+            if sized is not None and _is_same(quantity, ordered) and abs(ordered - sized[a]) < _LARGEST_STEP:
+                if not _is_same(sized[a], filled[a]):
+                    evidence = f"sized to {sized[a]:g} with the cash at the close"
+                    found.append(Deviation("sized_before_fill", k, a, evidence, price, quantity=sized[a]))
+                if not _is_same(ordered, sized[a]):
+                    evidence = f"{sized[a]:g} rounded to {ordered:g}"
+                    found.append(Deviation("rounded", k, a, evidence, price, quantity=ordered))
+            elif (k, a) in self._priced and self._sizes_at_fill:
+                found.append(Deviation(self._priced[k, a], k, a, "sized at its price", quantity=quantity))
+            elif k in self._sharing:
+                evidence = "another quantity, because other orders of its bar were not filled as assumed"
+                found.append(Deviation(self._sharing[k], k, a, evidence, price, quantity=quantity))
+            elif order is not None and not quantity:
+                found.append(Deviation("partial_fill", k, a, "nothing of it was filled", quantity=0.0))
         return found
+
+    def _other_exits(self, k: int, env: ReplayEnv, action: Any, account: ReplayAccount) -> list[Deviation]:
+        """Exits within bar k that the broker made and `account` did not, the other way round, or with other money."""
+        if self._exited is None or any(account.called):
+            return []
+        found = list[Deviation]()
+        for a, (quantity, price) in enumerate(zip(account.exited, account.exit_prices, strict=True)):
+            own = self._exits.get(Place(k, a))
+            if own is None:
+                if quantity and not self._exited[k + 1, a] and not self._sizes_at_fill:
+                    found.append(
+                        Deviation("lapsed", k, a, "its stop or target was not filled", quantity=0.0, exit=True)
+                    )
+                continue
+            if not (_is_same(own.quantity, quantity) and _is_same(own.price, price)):
+                evidence = f"closed by the broker at {own.price:.10g}"
+                found.append(Deviation("fill_price", k, a, evidence, own.price, quantity=own.quantity, exit=True))
+            costs, traded = self._assumed.costs(k, a, own.quantity, own.price), abs(own.quantity) * own.price
+            if traded and not _is_same(own.costs, costs):
+                evidence = f"costs {own.costs:.6g}, assumed {costs:.6g}"
+                found.append(Deviation("costs", k, a, evidence, own.costs / traded, exit=True))
+        return found
+
+    @property
+    def _sizes_at_fill(self) -> bool:
+        return self._backtest.record.sizes_at_fill
 
     def _compare(self, k: int, account: ReplayAccount) -> None:
         rows = self._rows
@@ -207,6 +263,8 @@ def _chain(
         probe = _Probe(backtest, explained.realized(backtest, before), own, at_decision="sized_before_fill" in before)
         ledger = backtest.run(explained.realized(backtest, on), at_decision="sized_before_fill" in on, watch=probe)
         probe.finish()
+        if not probe.worth and _end(ledger) != equity:  # only later bars show it
+            probe.count_all()
         found = [
             DivergentBar(cause, k + 1, symbols[a], worth, probe.evidence(k, a)) for (k, a), worth in probe.worth.items()
         ]
@@ -230,7 +288,10 @@ def _worth(cause: Cause, times: int, worth: float, divergent: Sequence[Divergent
 
 
 class _Probe:
-    """Watches a backtest of the chain, and repeats each step at the cause's bars without the cause."""
+    """Watches a backtest of the chain, and repeats each step at the cause's bars without the cause.
+
+    worth: by bar and asset, for those whose fill, choice or gain is another without the cause.
+    """
 
     def __init__(
         self, backtest: SessionBacktest, before: RealizedFills, deviations: Sequence[Deviation], *, at_decision: bool
@@ -240,7 +301,7 @@ class _Probe:
         for each in deviations:
             self._happenings.setdefault(each.bar, []).append(each)
         self._envs: dict[int, ReplayEnv] = {}
-        self._open: tuple[int, ReplayEnv, FloatArray] | None = None
+        self._open: tuple[int, ReplayEnv, FloatArray, list[tuple[float, float, int]]] | None = None
         self.worth: dict[tuple[int, int], float] = {}
 
     def __call__(self, k: int, env: ReplayEnv, action: Any) -> None:
@@ -255,26 +316,38 @@ class _Probe:
         if action is None and not isinstance(model.act, ActsInEpisodes):  # a call would change a recurrent policy
             action = model.act(env.observation)
         account = other.try_step(action)
-        self._open = k, env, account.gains(other.bar - 1)
+        self._open = k, env, account.gains(other.bar - 1), other.outcome
 
     def finish(self) -> None:
         """Compare the last step with the one without the cause."""
         if self._open is None:
             return
-        k, env, without = self._open
+        k, env, without, outcome = self._open
         self._open = None
         gained = env.account.gains(env.bar - 1) - without
         own = self._happenings[k]
         named = {each.asset for each in own}
         money = sum(each.value for each in own if each.cause == "costs" and each.asset is None)
         for a in range(len(gained)):
-            if (a in named or None in named) and gained[a]:
+            if (a in named or None in named) and (gained[a] or env.outcome[a] != outcome[a]):
                 self.worth[k, a] = float(gained[a])
         if money:  # of the account, not of a symbol: shown with the first symbol
             self.worth[k, 0] = self.worth.get((k, 0), 0.0) - money
 
+    def count_all(self) -> None:
+        """Count every recorded bar and asset of the cause, without an effect at once."""
+        n_assets = len(self._backtest.record.market.symbols)
+        for k, own in self._happenings.items():
+            for each in own:
+                for a in range(n_assets) if each.asset is None else [each.asset]:
+                    self.worth.setdefault((k, a), 0.0)
+
     def evidence(self, k: int, asset: int) -> str:
         return "; ".join(each.evidence for each in self._happenings[k] if each.asset in {None, asset} and each.evidence)
+
+
+def _is_same(first: float, second: float) -> bool:
+    return abs(first - second) <= _EXPLAINED * max(abs(first), abs(second))
 
 
 def _end(ledger: Ledger) -> float:

@@ -133,7 +133,10 @@ class SessionBacktest:
             action = None if is_skipped else _possible(env, turn.model.act, observation)
             if watch is not None:
                 watch(k, env, action)
+            bar = env.bar
             observation, over = env.skip() if action is None else env.take(action)
+            if realized is not None and realized.closing[bar]:  # the model continues from what is left
+                env.take_choices_from_holdings()
             if over:
                 return False
         return True
@@ -159,10 +162,12 @@ class SessionBacktest:
 
     @cached_property
     def _begin_with(self) -> BeginWith | None:
-        """Positions that the session took over."""
+        """Positions that the session took over, or cash that changed before its first bar."""
         ledger = self.record.ledger
         holdings = tuple(float(ledger[f"position_{symbol}"][0]) for symbol in self.record.market.symbols)
-        return BeginWith(float(ledger["cash"][0]), float(ledger["equity"][0]), holdings) if any(holdings) else None
+        cash, equity = float(ledger["cash"][0]), float(ledger["equity"][0])
+        is_changed = any(holdings) or cash != self.record.rules.initial_cash
+        return BeginWith(cash, equity, holdings) if is_changed else None
 
     def model_at(self, k: int) -> ModelInTurn:
         """The model that decides at the close of bar k of the session."""

@@ -23,6 +23,7 @@ Cause = Literal[
     "rejected",
     "lapsed",
     "sized_before_fill",
+    "rounded",
     "partial_fill",
     "delay",
     "fill_price",
@@ -41,8 +42,9 @@ MEANINGS: Mapping[Cause, str] = {
     "rejected": "the broker rejected the order",
     "lapsed": "the order was canceled or expired unfilled",
     "sized_before_fill": "the order was sized at the close of the decision, the backtest's at the price of the fill",
+    "rounded": "the broker takes only whole shares or other steps, so the quantity was rounded",
     "partial_fill": "only a part of the order was filled",
-    "delay": "the order was filled later than the open, at another price",
+    "delay": "the order was filled later than the open, at another price, or in a later bar",
     "fill_price": "the order was filled at the open, at another price than assumed",
     "costs": "fees, interest or borrowing costs differ from those assumed",
     "unexplained": "the records do not explain it",
@@ -57,10 +59,10 @@ class Deviation(NamedTuple):
     """A deviation of one decision from the backtest. bar: of the session, at whose close it was decided. asset: None:
     all assets.
 
-    evidence: from the records. value: the actual price or rate of costs, or the money charged; NaN for other causes.
-    delay_s: from the open of the fill's bar to the fill. closes: all positions were closed. beside: the order was
-    filled to another quantity because another order of its bar was not, or only partly: orders of a bar share its cash
-    and the largest gross exposure.
+    evidence: from the records. value: the actual rate or money of costs, or else the price; NaN: as assumed.
+    delay_s: from the open of the fill's bar to the fill. closes: all positions were closed. quantity: the signed
+    quantity that was filled or ordered, if it differs from the backtest's; NaN: as the backtest sizes it.
+    exit: of the position that a stop or target closes within the bar, not of the order.
     """
 
     cause: Cause
@@ -70,7 +72,8 @@ class Deviation(NamedTuple):
     value: float = np.nan
     delay_s: float = np.nan
     closes: bool = False
-    beside: bool = False
+    quantity: float = np.nan
+    exit: bool = False
 
 
 def deviations_of(record: RecordedSession, backtest: SessionBacktest, rows: Ledger) -> list[Deviation]:
@@ -138,22 +141,36 @@ def _of_refusals(record: RecordedSession, orders: RecordedOrders) -> Iterable[De
 
 
 def _of_orders(record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders) -> Iterable[Deviation]:
-    """Orders that were unfilled, or filled only partly."""
+    """Orders that were unfilled, filled only partly, or filled after their bar."""
+    prices = limit_prices(record, orders)
     for place, order in orders.orders.items():
-        update, fills = orders.updates.get(order.client_order_id), orders.fills.get(place)
+        update, in_time = orders.updates.get(order.client_order_id), orders.in_time.get(place)
         status, reason = ("", "") if update is None else (update.status, update.reason)
-        if fills is None:
+        if place not in orders.fills:
             if status == "rejected":
                 yield Deviation("rejected", *place, reason or "rejected")
             elif status in {"canceled", "expired"}:
                 yield Deviation("lapsed", *place, reason or status)
             continue
+        if in_time is None:
+            yield Deviation("delay", *place, "filled after its bar", quantity=0.0)
+            continue
         if not record.sizes_at_fill and not record.models[0].rules.sizes_at_decision and not order.closing:
             yield Deviation("sized_before_fill", *place, f"sized to {order.quantity:g}")
         ordered = _quantity_of(order, update)
         rest_ended = status in {"canceled", "expired"}  # the only sign of a partial fill if the broker sizes orders
-        if rest_ended or (status != "filled" and ordered and fills.quantity / ordered < 1 - _ROUNDING):
-            yield Deviation("partial_fill", *place, f"{fills.quantity:g} of about {ordered:g}")
+        is_part = status != "filled" and ordered and in_time.quantity / ordered < 1 - _ROUNDING
+        if place in orders.waited or rest_ended or is_part:
+            evidence = f"{in_time.quantity:g} of about {ordered:g}"
+            price = prices.get(place, np.nan)
+            yield Deviation("partial_fill", *place, evidence, price, quantity=in_time.quantity)
+
+
+def limit_prices(record: RecordedSession, orders: RecordedOrders) -> dict[Place, float]:
+    """The prices of fills that the backtest may take for unfilled: those of limit orders."""
+    if record.rules.limit_bps is None:
+        return {}
+    return {place: fills.price for place, fills in orders.booked.items() if fills.quantity}
 
 
 def _quantity_of(order: SentOrder, update: OrderUpdate | None) -> float:
@@ -165,38 +182,42 @@ def _quantity_of(order: SentOrder, update: OrderUpdate | None) -> float:
 
 
 def _of_fills(record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders) -> Iterable[Deviation]:
-    """Fills with another price or other costs than assumed."""
+    """Fills in another bar, at another price or with other costs than assumed."""
     assumed = AssumedFills(record, backtest)
-    for place, fills in orders.fills.items():
-        if place.bar >= backtest.n_bars - 1 or not fills.quantity:
+    for place, fills in orders.booked.items():
+        if place.bar >= backtest.n_bars - 1:
             continue
-        price, delay_s = assumed.price(*place, fills.quantity), assumed.delay_s(place.bar, fills.time)
-        if abs(fills.price - price) > _ROUNDING * price:
-            evidence = f"filled at {fills.price:.10g}, assumed {price:.10g}"
-            if delay_s > LATE_AFTER_S:
-                yield Deviation("delay", *place, f"{evidence}, {delay_s:,.1f} s after the open", fills.price, delay_s)
-            else:
-                yield Deviation("fill_price", *place, evidence, fills.price, delay_s)
-        costs = assumed.costs(*place, fills.quantity, fills.price)
+        order = orders.orders.get(place)
+        price = assumed.price(*place, fills.quantity, closing=order is not None and order.closing)
+        delay_s = assumed.delay_s(place.bar, fills.time)
+        is_other = abs(fills.price - price) > _ROUNDING * price
+        evidence = f"filled at {fills.price:.10g}, assumed {price:.10g}"
+        if place in orders.late:
+            evidence = f"an earlier order was filled with {fills.quantity:g} at {fills.price:.10g}"
+            yield Deviation("delay", *place, evidence, fills.price, delay_s, quantity=fills.quantity)
+        elif is_other and delay_s > LATE_AFTER_S:
+            yield Deviation("delay", *place, f"{evidence}, {delay_s:,.1f} s after the open", fills.price, delay_s)
+        elif is_other:
+            yield Deviation("fill_price", *place, evidence, fills.price, delay_s)
         traded = abs(fills.quantity) * fills.price
+        costs = assumed.costs(*place, fills.quantity, fills.price) if traded else 0.0
         if abs(fills.costs - costs) > _ROUNDING * traded:
             evidence = f"costs {fills.costs:.6g}, assumed {costs:.6g}"
-            yield Deviation("costs", *place, evidence, fills.costs / traded)
+            if traded:
+                yield Deviation("costs", *place, evidence, fills.costs / traded)
+            else:
+                yield Deviation("costs", place.bar, None, evidence, fills.costs)
 
 
 def _of_charges(
     record: RecordedSession, backtest: SessionBacktest, orders: RecordedOrders, rows: Ledger
 ) -> Iterable[Deviation]:
     """Interest and borrowing fees that differ from the terms, by the rows in which they were paid."""
-    if not record.charges and not rows["costs_paid"].any():
-        return
     paid = np.zeros(backtest.n_bars)
     for charge in record.charges:
         if (row := orders.bar(charge.bar)) is not None:
             paid[row] += charge.amount
-    due = AssumedFills(record, backtest).interest(rows)
-    if record.rules.leverage <= 1:  # a cash account pays at most its cash
-        due = np.minimum(due, np.maximum(rows["cash"] + paid, 0.0))
+    due = AssumedFills(record, backtest).interest(rows, rows["cash"] + paid)
     for row in np.flatnonzero(np.abs(paid - due) > _ROUNDING * np.abs(rows["equity"])).tolist():
         if row == 0:
             continue

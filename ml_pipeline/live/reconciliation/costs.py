@@ -124,7 +124,7 @@ def filled_orders(record: RecordedSession, backtest: SessionBacktest) -> list[Or
                 side="buy" if fills.quantity > 0 else "sell",
                 quantity=fills.quantity,
                 price=fills.price,
-                assumed_price=assumed.price(*place, fills.quantity),
+                assumed_price=assumed.price(*place, fills.quantity, closing=order.closing),
                 decided_close=assumed.close(*place),
                 next_close=assumed.close(place.bar + 1, place.asset),
                 costs=fills.costs,

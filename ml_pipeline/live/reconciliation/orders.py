@@ -26,7 +26,10 @@ class Place(NamedTuple):
 
 
 class OrderFills(NamedTuple):
-    """All fills of one order combined: signed quantity, mean price, costs, and the time of the last."""
+    """Fills combined: signed quantity, mean price, costs, and the time of the last.
+
+    If they are on both sides, the price is that of the last, and what the others lost or gained against it is in costs.
+    """
 
     quantity: float
     price: float
@@ -37,31 +40,59 @@ class OrderFills(NamedTuple):
     def of(cls, fills: Sequence[Fill]) -> "OrderFills":
         if len(fills) == 1:
             return cls(fills[0].quantity, fills[0].price, fills[0].costs, fills[0].time)
-        quantity = sum(fill.quantity for fill in fills)
-        value = sum(fill.quantity * fill.price for fill in fills)
-        price = value / quantity if quantity else fills[0].price
-        return cls(quantity, price, sum(fill.costs for fill in fills), max(fill.time for fill in fills))
+        quantity, costs = sum(fill.quantity for fill in fills), sum(fill.costs for fill in fills)
+        value, last = sum(fill.quantity * fill.price for fill in fills), max(fill.time for fill in fills)
+        if len({fill.quantity > 0.0 for fill in fills}) == 1:
+            return cls(quantity, value / quantity, costs, last)
+        price = fills[-1].price
+        return cls(quantity, price, costs + value - quantity * price, last)
 
 
 class RecordedOrders:
-    """orders: by place; the last one if there are several. fills: of these orders. updates: the last one by order."""
+    """The orders and fills of a session.
+
+    orders: by the place of their decision; the last one if there are several. updates: the last one by order.
+    fills: all fills of an order, by the place of its decision. booked: all fills in a row of the ledger, by the bar
+    before that row. in_time: of those, the order's own, for orders that were decided at that bar. late: places with a
+    booked fill of an earlier decision. waited: places of orders with such a fill. exits: positions that the broker
+    closed itself, as `booked`.
+    """
 
     def __init__(self, record: RecordedSession, backtest: SessionBacktest) -> None:
         self._bar_of = {time: k for k, time in enumerate(backtest.times.tolist())}
         self._asset_of = {symbol: a for a, symbol in enumerate(record.market.symbols)}
-        fills: dict[str, list[Fill]] = defaultdict(list)
-        for fill in record.fills:
-            if not fill.exit:
-                fills[fill.client_order_id].append(fill)
         self.updates: dict[str, OrderUpdate] = {update.client_order_id: update for update in record.updates}
         self.orders: dict[Place, SentOrder] = {}
-        self.fills: dict[Place, OrderFills] = {}
+        decided: dict[str, Place] = {}
         for order in record.orders:
-            if (place := self.place(order.bar, order.symbol)) is None:
+            if (place := self.place(order.bar, order.symbol)) is not None:
+                self.orders[place] = order
+                decided[order.client_order_id] = place
+        self.late, self.waited = set[Place](), set[Place]()
+        fills, booked, in_time, exits = (defaultdict[Place, list[Fill]](list) for _ in range(4))
+        rows: Sequence[np.datetime64 | None] = record.fill_bars or [None] * len(record.fills)
+        for fill, row in zip(record.fills, rows, strict=True):
+            if fill.exit:
+                if row is not None and (at := self.place(row, fill.symbol)) is not None and at.bar > 0:
+                    exits[at._replace(bar=at.bar - 1)].append(fill)
                 continue
-            self.orders[place] = order
-            if own := fills.get(order.client_order_id):
-                self.fills[place] = OrderFills.of(own)
+            if (place := decided.get(fill.client_order_id)) is None:
+                continue
+            if self.orders[place].client_order_id == fill.client_order_id:
+                fills[place].append(fill)
+            bar = None if row is None else self.bar(row)
+            at = place if bar is None else Place(bar - 1, place.asset)
+            if at.bar < 0:
+                continue  # in the account before its first decision
+            booked[at].append(fill)
+            if at == place:
+                in_time[at].append(fill)
+            else:
+                self.late.add(at)
+                self.waited.add(place)
+        self.fills, self.booked, self.in_time, self.exits = (
+            {place: OrderFills.of(own) for place, own in found.items()} for found in (fills, booked, in_time, exits)
+        )
 
     def bar(self, time: np.datetime64) -> int | None:
         """The bar of the session with this time, or None."""
@@ -88,12 +119,15 @@ class AssumedFills:
         self._opened_at = market.timing.opens(backtest.times)
         self._closed_at = self._opened_at + np.timedelta64(market.timing.length, "ns")
 
-    def price(self, bar: int, asset: int, quantity: float) -> float:
-        """Price of an order decided at `bar`: the next open, or the limit of a limit order if that is better."""
+    def price(self, bar: int, asset: int, quantity: float, *, closing: bool = False) -> float:
+        """Price of an order decided at `bar`: the next open, or the limit of a limit order if that is better.
+
+        closing: the order has no limit.
+        """
         if self._rules.fill_at == "close":
             return float(self._closes[bar, asset])
         opened = float(self._opens[bar + 1, asset])
-        if self._rules.limit_bps is None:
+        if self._rules.limit_bps is None or closing:
             return opened
         decided, inf = float(self._closes[bar, asset]), math.inf
         _, price = _ATTEMPTS.limit_order(quantity, 0.0, 0.0, decided, opened, -inf, inf, False, self._terms)
@@ -110,17 +144,19 @@ class AssumedFills:
         rate = terms.buy_rate if quantity > 0 else terms.sell_rate
         return fill_cost(abs(quantity) * price, rate + self.half_spread(bar, asset), terms.fixed_fee)
 
-    def interest(self, rows: Ledger) -> FloatArray:
-        """Borrowing and financing costs of each row by the terms, for the session's positions, (n,)."""
+    def interest(self, rows: Ledger, cash: FloatArray) -> FloatArray:
+        """Borrowing and financing costs of each row by the terms, for the session's positions, (n,).
+
+        cash: of each row, before these costs.
+        """
         terms, positions = self._terms, [rows[name] for name in rows if name.startswith("position_")]
         values = np.column_stack(positions) * np.nan_to_num(self._closes)
         days = rows.get("interest_days", np.ones(len(values)))
         fee = _STEPS.borrowing_fee(values, terms.borrow_rate).sum(axis=1) * days
         if terms.maintenance > 0:
-            # The cash of a row is after its interest: cash before = cash + fee + financing.
-            rate = terms.financing_rate * days
-            before = rows["cash"] + fee
-            fee = fee + np.where(before < 0, -before * rate / (1 + rate), 0.0)
+            fee = fee + np.maximum(-cash, 0.0) * (terms.financing_rate * days)
+        else:  # a cash account pays at most its cash, unless it owes already
+            fee = np.where(cash < 0.0, fee, np.minimum(fee, cash))
         fee[0] = 0.0
         return np.asarray(fee)
 

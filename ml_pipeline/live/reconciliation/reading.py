@@ -66,8 +66,9 @@ class _Journalled:
         self.periods_per_year = journal.meta("periods_per_year")
         self.n_rows = sum(1 for _ in journal.ledger_lines())
         self.orders = journal.orders()
-        self.fills = journal.fills()
-        self.charges = journal.charges_by_bar()
+        # What was booked since the last bar is in no row yet.
+        self.fills = [each for each in journal.fills_by_bar() if each[0] < len(self.bars)]
+        self.charges = [each for each in journal.charges_by_bar() if each[0] < len(self.bars)]
         self.decided = set(journal.decided_bars())
         self.models = journal.models()
         self.log = [json.loads(line) for line in journal.log_lines()]
@@ -100,7 +101,8 @@ def _record(folder: Path, read: _Journalled) -> RecordedSession:
         models=[_in_turn(read, i, policies) for i in range(len(policies))],
         orders=[_sent(read, order) for order in read.orders if order.status not in {REFUSED, MISSED}],
         updates=[_update(read, order) for order in read.orders if order.status not in {REFUSED, MISSED}],
-        fills=read.fills,
+        fills=[fill for _, fill in read.fills],
+        fill_bars=[read.time(number) for number, _ in read.fills],
         charges=[PaidCharge(read.time(number), charge.amount, charge.what) for number, charge in read.charges],
         refusals=_refusals(read, of_log, closing_at),
         events=_events(read, of_log, closing_at),

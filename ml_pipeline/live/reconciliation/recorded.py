@@ -82,6 +82,7 @@ class RecordedSession:
     market: every bar as it was when decided on, warm-up bars included. ledger: the account; its first row is the bar at
     which the session began. corrected: the market with later corrections; None if there are none. corrections: times of
     the corrected bars.
+    fill_bars: the bar of the row of each fill in the ledger; empty: the one after the decision of its order.
     sizes_at_fill: whether the broker sized orders at the price of their fill. slippage_in_costs: whether the broker
     charges slippage and half the spread as costs, at the assumed price, as the simulated one does; with others they are
     in the price.
@@ -95,6 +96,7 @@ class RecordedSession:
     orders: Sequence[SentOrder] = ()
     updates: Sequence[OrderUpdate] = ()
     fills: Sequence[Fill] = ()
+    fill_bars: Sequence[np.datetime64] = ()
     charges: Sequence[PaidCharge] = ()
     refusals: Sequence[RefusedOrder] = ()
     events: Sequence[SessionEvent] = ()

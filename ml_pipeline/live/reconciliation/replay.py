@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.trading.accounts.execution import PLAIN
 from ml_pipeline.trading.accounts.orders import Overrides, fill_cost_of
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.single import FillTables, LimitTrackingAccount, PlainAccount
@@ -27,8 +28,9 @@ class RealizedFills:
 
     skipped: bool (T - 1,), no decision was made. blocked: bool (T - 1, A), the order was not filled. closing: bool
     (T - 1,), all positions were closed instead of a decision. prices, quantities, cost_rates: float64 (T - 1, A), of
-    the fills; quantities are signed, costs a fraction of the value traded, NaN means as assumed. charges: float64
-    (T - 1,), money charged in addition to what is assumed.
+    the fills; quantities are signed, costs a fraction of the value traded, NaN means as assumed. exits, exit_prices,
+    exit_cost_rates: the same of exits within the bar. charges: float64 (T - 1,), money charged in addition to what is
+    assumed.
     """
 
     skipped: NDArray[np.bool_]
@@ -37,6 +39,9 @@ class RealizedFills:
     prices: FloatArray
     quantities: FloatArray
     cost_rates: FloatArray
+    exits: FloatArray
+    exit_prices: FloatArray
+    exit_cost_rates: FloatArray
     charges: FloatArray
 
     @classmethod
@@ -50,6 +55,9 @@ class RealizedFills:
             prices=np.full(table, np.nan),
             quantities=np.full(table, np.nan),
             cost_rates=np.full(table, np.nan),
+            exits=np.full(table, np.nan),
+            exit_prices=np.full(table, np.nan),
+            exit_cost_rates=np.full(table, np.nan),
             charges=np.zeros(rows),
         )
 
@@ -65,22 +73,43 @@ class ReplayAccount(PlainAccount):
         if realized is None:
             super().step(bar, weights, may_trade, closing=closing)
             return
-        self.overrides = Overrides(realized.quantities[bar].tolist(), realized.cost_rates[bar].tolist())
+        tables = (realized.exits, realized.exit_cost_rates, realized.exit_prices)
+        exits = Overrides(*(table[bar].tolist() for table in tables))
+        tables = (realized.quantities, realized.cost_rates, realized.prices)
+        self.overrides = Overrides(*(table[bar].tolist() for table in tables), exits)
         super().step(bar, weights, may_trade, closing=closing)
         charge = float(realized.charges[bar])
         self.cash -= charge
         self.costs += charge
         self.equity -= charge
 
+    def sized(
+        self, weights: list[float], trades: list[bool], prices: list[float], half_spreads: list[float], *, closing: bool
+    ) -> list[float]:
+        """The signed quantities that reach the weights at these prices, as far as cash pays for them, (A,)."""
+        terms = self._closing_terms if closing else self._terms
+        ordered, filled = [0.0] * len(prices), [0.0] * len(prices)
+        may_trade = [bool(trade and price > 0.0) for trade, price in zip(trades, prices, strict=True)]
+        equity = PLAIN.size_orders(weights, may_trade, self.cash, self.holdings, prices, terms, ordered)
+        if closing:
+            return ordered
+        PLAIN.fill_orders(ordered, self.cash, equity, prices, half_spreads, terms, filled)
+        return filled
+
     def gains(self, bar: int) -> FloatArray:
-        """The gains of the last step's orders, decided at `bar`, up to its close, after costs, (A,)."""
+        """The gains of the last step's orders, decided at `bar`, and exits, up to its close, after costs, (A,)."""
+        fill_prices = self._fill_prices[bar].tolist() if self._bars is None else self.fill_prices
+        gains = self._gains(bar, self.filled, fill_prices, self.overrides)
+        exits = None if self.overrides is None else self.overrides.exits
+        return gains + self._gains(bar, self.exited, self.exit_prices, exits)
+
+    def _gains(self, bar: int, quantities: list[float], prices: list[float], overrides: Overrides | None) -> FloatArray:
         gains = []
-        for i, (quantity, close) in enumerate(zip(self.filled, self.closes, strict=True)):
+        for i, (quantity, price, close) in enumerate(zip(quantities, prices, self.closes, strict=True)):
+            cost_rate = np.nan if overrides is None else overrides.cost_rates[i]
             if not quantity:
                 gains.append(0.0)
                 continue
-            price = float(self._fill_prices[bar, i]) if self._bars is None else self.fill_prices[i]
-            cost_rate = np.nan if self.overrides is None else self.overrides.cost_rates[i]
             if np.isnan(cost_rate):
                 half_spread = 0.0 if self._half_spreads is None else float(self._half_spreads[bar, i])
                 costs = fill_cost_of(quantity, price, half_spread, self._terms) + self._terms.fixed_fee
@@ -166,6 +195,11 @@ class ReplayEnv(StatefulTradingEnv):
         return self._bar
 
     @property
+    def outcome(self) -> list[tuple[float, float, int]]:
+        """(quantity filled, quantity exited, choice) of each asset in the last step."""
+        return list(zip(self._account.filled, self._account.exited, self._actions.state(), strict=True))
+
+    @property
     def account(self) -> ReplayAccount:
         return self._account
 
@@ -189,6 +223,15 @@ class ReplayEnv(StatefulTradingEnv):
         finally:
             self._actions.set_state(choices)
         return True
+
+    def sized_at_close(self, action: Any) -> list[float]:
+        """The signed quantities that a session orders here if the broker takes quantities, before rounding, (A,)."""
+        choices, every = list(self._actions.state()), [True] * len(self.market.symbols)
+        closing = bool(self._tables()[1][self._bar])
+        weights, trades = self._actions.close(every) if closing else self._actions.read(action, every)
+        self._actions.set_state(choices)
+        closes, half_spreads = self.market.close[self._bar].tolist(), self._half_spreads[self._bar].tolist()
+        return self._account.sized(weights, trades, closes, half_spreads, closing=closing)
 
     def skip(self) -> tuple[NDArray[np.float32], bool]:
         """As `take`, for a bar without a decision: positions are held."""

@@ -289,10 +289,16 @@ class Journal:
         columns, places = ", ".join((*event._fields, "number")), ", ".join("?" * len(values))
         self._db.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({places})", values)
 
+    def fills_by_bar(self) -> list[tuple[int, Fill]]:
+        """Every fill, with the number of the bar whose row of the ledger includes it."""
+        return list(zip(self._numbers("fills"), self.fills(), strict=True))
+
     def charges_by_bar(self) -> list[tuple[int, Charge]]:
-        """Every charge, with the number of the bar whose row of the ledger includes it."""
-        numbers = [int(n) for (n,) in self._db.execute("SELECT number FROM charges ORDER BY number, rowid")]
-        return list(zip(numbers, self.charges(), strict=True))
+        """Every charge, as `fills_by_bar` does fills."""
+        return list(zip(self._numbers("charges"), self.charges(), strict=True))
+
+    def _numbers(self, table: str) -> list[int]:
+        return [int(n) for (n,) in self._db.execute(f"SELECT number FROM {table} ORDER BY number, rowid")]
 
     def n_fills(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM fills").fetchone()[0])
