@@ -37,6 +37,8 @@ def measure(contestant: str, job: Job) -> float:
 
 COMPARISONS = (
     ("ours", "Stable-Baselines3", "x"),
+    ("ours", "TorchRL", "x TorchRL"),
+    ("ours", "rlox", "x rlox"),
     ("ours", "limit", "of the limit"),
     ("ours in bfloat16", "Stable-Baselines3", "x"),
     ("ours in bfloat16", "bfloat16 limit", "of the limit"),

@@ -111,6 +111,85 @@ def torch_alone(job: Job) -> Callable[[int], None]:
     )
 
 
+def torchrl_ppo(job: Job) -> Callable[[int], None]:
+    """The loop of TorchRL's own PPO scripts: a collector, GAE, a replay buffer without replacement, ClipPPOLoss."""
+    import torch
+    from tensordict.nn import TensorDictModule
+    from torch.distributions import Categorical
+    from torchrl.collectors import Collector
+    from torchrl.data import LazyTensorStorage, SamplerWithoutReplacement, TensorDictReplayBuffer
+    from torchrl.envs import GymEnv, SerialEnv
+    from torchrl.modules import MLP, ProbabilisticActor, ValueOperator
+    from torchrl.objectives import ClipPPOLoss
+    from torchrl.objectives.value import GAE
+
+    torch.set_num_threads(1)
+    envs = SerialEnv(job.num_envs, lambda: GymEnv(job.environment, categorical_action_encoding=True))
+    layers = {"in_features": envs.observation_spec["observation"].shape[-1], "num_cells": [64, 64]}
+    actor = ProbabilisticActor(
+        TensorDictModule(
+            MLP(out_features=envs.action_spec.space.n, activation_class=torch.nn.Tanh, **layers),
+            ["observation"],
+            ["logits"],
+        ),
+        spec=envs.full_action_spec,
+        in_keys=["logits"],
+        distribution_class=Categorical,
+        return_log_prob=True,
+    )
+    critic = ValueOperator(MLP(out_features=1, activation_class=torch.nn.Tanh, **layers), in_keys=["observation"])
+    n_transitions = job.num_envs * job.n_steps
+    batches = iter(Collector(envs, actor, frames_per_batch=n_transitions, total_frames=-1))
+    estimate_advantages = GAE(gamma=0.99, lmbda=0.95, value_network=critic)
+    loss = ClipPPOLoss(
+        actor,
+        critic,
+        clip_epsilon=0.2,
+        entropy_coeff=0.01,
+        critic_coeff=0.5,
+        loss_critic_type="l2",
+        normalize_advantage=True,
+    )
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(n_transitions), sampler=SamplerWithoutReplacement(), batch_size=job.minibatch_size
+    )
+    optimizer = torch.optim.Adam(loss.parameters(), lr=3e-4, eps=1e-5)
+
+    def train(iterations: int) -> None:
+        for _ in range(iterations):
+            batch = next(batches)
+            for _ in range(job.n_epochs):
+                with torch.no_grad():
+                    estimate_advantages(batch)
+                buffer.extend(batch.reshape(-1))
+                for minibatch in buffer:
+                    losses = loss(minibatch)
+                    sum(value for name, value in losses.items() if name.startswith("loss_")).backward()
+                    torch.nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=True)
+
+    return train
+
+
+def rlox_ppo(job: Job) -> Callable[[int], None]:
+    """It steps CartPole in Rust, and other environments by Gymnasium."""
+    import torch
+    from rlox.algorithms.ppo import PPO
+
+    torch.set_num_threads(1)
+    trainer = PPO(
+        job.environment,
+        n_envs=job.num_envs,
+        n_steps=job.n_steps,
+        batch_size=job.minibatch_size,
+        n_epochs=job.n_epochs,
+        learning_rate=3e-4,
+        anneal_lr=False,
+    )
+    return lambda iterations: trainer.train(iterations * job.num_envs * job.n_steps)
+
+
 def usable_threads() -> int:
     import torch
 
@@ -127,6 +206,8 @@ CONTESTANTS: dict[str, Callable[[Job], Callable[[int], None]]] = {
     "Stable-Baselines3 CnnPolicy": lambda job: cnn_policy(job, n_threads=usable_threads()),
     "Stable-Baselines3 CnnPolicy, one thread": lambda job: cnn_policy(job, n_threads=1),
     "torch": torch_alone,
+    "TorchRL": torchrl_ppo,
+    "rlox": rlox_ppo,
     "limit: steps on all cores": steps_on_all_cores,
     "limit: its matrix products": matrix_products,
     "limit: its convolutions": lambda job: convolutions(job, "float32"),

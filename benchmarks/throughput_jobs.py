@@ -54,6 +54,9 @@ JOBS = {
         "in parts", 8, 256, 256, 10, _STABLE_BASELINES3, warm_up=UNTIL_LONG
     ),
     "FastTradingEnv, one asset, 16 features, 8 x 256, minibatch 256, 10 epochs": Job("trading", 8, 256, 256, 10),
+    "peers: CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job(
+        "CartPole-v1", 8, 256, 256, 10, ("ours", "torch", "TorchRL", "rlox"), warm_up=UNTIL_LONG
+    ),
     "a busy step of 300 µs, 8 x 256, minibatch 256, 10 epochs": Job(
         "busy", 8, 256, 256, 10, ("ours", "Stable-Baselines3 SubprocVecEnv", "limit: steps on all cores")
     ),
