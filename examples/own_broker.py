@@ -5,6 +5,8 @@ PYTHONPATH=examples ml-pipeline paper-trade --model MODEL --broker own_broker:Ne
 `BrokerContract` of `ml_pipeline.testing` checks that it keeps the rules of docs/reference/paper-trading.md.
 """
 
+from decimal import Decimal
+
 import numpy as np
 
 from ml_pipeline.live import ENDED, AccountState, Fill, OrderUpdate, QuantityRules
@@ -27,7 +29,7 @@ class NextCloseBroker:
 
     def account(self):
         book = self.book
-        worth = sum(quantity * book["closes"][symbol] for symbol, quantity in book["held"].items())
+        worth = sum(float(quantity) * book["closes"][symbol] for symbol, quantity in book["held"].items())
         return AccountState(book["cash"], book["cash"] + worth, max(book["cash"], 0.0), dict(book["held"]))
 
     def orders(self, client_order_ids=None):
@@ -59,8 +61,8 @@ class NextCloseBroker:
             order, price = book["orders"][update.client_order_id][0], traded.get(update.symbol)
             if price is None or not self._within_limit(order, price):
                 continue  # no bar of this symbol, or a worse price than the limit
-            book["cash"] -= order.quantity * price
-            book["held"][order.symbol] = book["held"].get(order.symbol, 0.0) + order.quantity
+            book["cash"] -= float(order.quantity) * price  # quantities are decimals, money is a float
+            book["held"][order.symbol] = book["held"].get(order.symbol, Decimal(0)) + order.quantity
             fill_id = f"fill of {order.client_order_id}"  # a fill keeps its ID
             book["events"].append(
                 Fill(fill_id, order.client_order_id, order.symbol, order.quantity, price, 0.0, book["now"])
@@ -85,7 +87,7 @@ class NextCloseBroker:
             return True
         return price <= order.limit_price if order.quantity > 0 else price >= order.limit_price
 
-    def _note(self, order, status, filled=0.0, reason=""):
+    def _note(self, order, status, filled=Decimal(0), reason=""):
         update = OrderUpdate(
             order.client_order_id, order.symbol, status, order.quantity, filled, self.book["now"], reason
         )

@@ -274,9 +274,8 @@ class BarProcessor:
     def place_closing(self, bars: BarSet) -> None:
         """Record orders that close every position."""
         session, state = self._session, self._session.state
-        held = zip(session.symbols, session.account.holdings, strict=True)
-        session_id = session.settings.session_id
-        orders = closing_orders(held, session_id=session_id, bar_time=bars.time, purpose="flatten")
+        session_id, held = session.settings.session_id, session.account.positions
+        orders = closing_orders(held, session.quantities, session_id=session_id, bar_time=bars.time, purpose="flatten")
         session.orders.write(state.number - 1, orders, bars, state.closes.tolist())
         state.closing_ordered = state.awaiting_previous_model = True
 

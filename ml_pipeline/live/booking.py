@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ml_pipeline.live.brokers.broker import BrokerEvent, Fill, OrderUpdate
+from ml_pipeline.live.brokers.broker import BrokerEvent, Fill, OrderUpdate, quantity_text
 from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.orders import OrderManager
 from ml_pipeline.live.record.session_record import SessionRecord
@@ -39,8 +39,8 @@ def book_or_refuse(session: SessionComponents, event: BrokerEvent) -> None:
         book(session, event)
         return
     sentence = (
-        f"An order that is not of this session traded {event.quantity:g} {event.symbol} at {event.price:g} in the "
-        f'account ("{event.client_order_id}").'
+        f"An order that is not of this session traded {quantity_text(event.quantity)} {event.symbol} at "
+        f'{event.price:g} in the account ("{event.client_order_id}").'
     )
     session.record.log("difference", session.state.time, rows=[event._asdict()], sentence=sentence)
     session.shutdown.request(ShutdownRequest("foreign_trade", sentence, session.settings.on_difference))
@@ -72,7 +72,8 @@ def is_foreign(fill: Fill, orders: OrderManager) -> bool:
 def _log_fill(fill: Fill, record: SessionRecord, orders: OrderManager) -> None:
     verb = "Sold" if fill.quantity < 0 else "Bought"
     why = " by a stop or a target" if fill.exit else " for lack of margin" if fill.margin_called else ""
-    values = fill._asdict() | {"sentence": f"{verb} {abs(fill.quantity):g} {fill.symbol} at {fill.price:g}{why}."}
+    traded = f"{abs(float(fill.quantity)):g} {fill.symbol}"
+    values = fill._asdict() | {"sentence": f"{verb} {traded} at {fill.price:g}{why}."}
     order = orders.placed(fill)
     if order is not None:
         delay_s = float((fill.time - order.closed_at) / np.timedelta64(1, "s"))

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ml_pipeline.live.brokers.broker import Broker, TradingSession
+from ml_pipeline.live.brokers.broker import Broker, QuantityRules, TradingSession
 from ml_pipeline.live.clocks import Clocks
 from ml_pipeline.live.connections import BrokerConnection
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
@@ -95,9 +95,14 @@ class SessionComponents:
         return str(self.policy.checkpoint)
 
     @property
+    def quantities(self) -> QuantityRules:
+        """The quantities that the broker accepts; they decide whether a position is flat."""
+        return self.broker.quantities or QuantityRules()
+
+    @property
     def is_flat(self) -> bool:
-        """Whether the books have no position."""
-        return not any(self.account.holdings)
+        """Whether the books have no position that an order could close."""
+        return not self.quantities.open_positions(self.account.positions)
 
     def attempt(self, work: Callable[[], object]) -> bool:
         """Call `work`, which uses the broker; False if the broker is unreachable."""

@@ -199,8 +199,9 @@ class TradingEngine:
         if session.state.begun and session.account.ended:
             why = "it could not pay what it owed" if session.account.margin_called else "ruin"
             return self._follow(ShutdownRequest("ruin", f"The account was closed: {why}."))
-        is_open = session.state.begun and (not session.is_flat or session.orders.open or self._bar.waiting)
-        if shutdown.closes_down and not is_open:
+        if shutdown.closes_down and not (
+            session.state.begun and (not session.is_flat or session.orders.open or self._bar.waiting)
+        ):
             return self._follow(ShutdownRequest("all_closed"))
         return None
 
@@ -254,6 +255,8 @@ class TradingEngine:
             reason += " The broker could not be reached to cancel open orders."
         elif not flat and closed_down:
             reason += " Not all positions could be closed."
+        else:
+            reason += session.quantities.left_over(session.account.positions)
         session.record.log_now("stop", state.time, why=reason, flat=flat, sentence=reason)
         write_status(session, self._bar.last, now=True)
         if not phase.again:

@@ -8,7 +8,8 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from ml_pipeline.live.brokers.broker import (
     Fill,
     OrderRequest,
     OrderUpdate,
+    QuantityRules,
 )
 from ml_pipeline.live.record.journal import MISSED, REFUSED, WRITTEN, OrderRecord
 from ml_pipeline.live.record.session_log import time_text
@@ -51,17 +53,18 @@ def client_order_id(session_id: str, bar_time: np.datetime64, symbol: str, *, pu
 
 
 def closing_orders(
-    held: Iterable[tuple[str, float]],
+    held: Mapping[str, Decimal],
+    quantities: QuantityRules,
     *,
     session_id: str,
     bar_time: np.datetime64,
     purpose: Literal["flatten", "difference"],
 ) -> list[OrderRequest]:
-    """An order that closes each position. held: (symbol, signed quantity). purpose: part of their IDs."""
+    """An order that closes each position that is not flat. held: signed quantities by symbol. purpose: part of their
+    IDs."""
     return [
         OrderRequest(client_order_id(session_id, bar_time, symbol, purpose=purpose), symbol, -n, 0.0, closing=True)
-        for symbol, n in held
-        if n
+        for symbol, n in quantities.open_positions(held).items()
     ]
 
 
@@ -80,7 +83,7 @@ class OpenOrder(NamedTuple):
     closed_at: np.datetime64
     close: float
     status: str
-    filled: float = 0.0
+    filled: Decimal = Decimal(0)
 
 
 class OrderManager:

@@ -7,12 +7,13 @@ A symbols.
 """
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, Fill, OrderUpdate
+from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, Fill, OrderUpdate, exact
 from ml_pipeline.trading.accounts.bar_by_bar import BarPrices, CarriedPrices, Filled, Prices, cash_after, worth_of
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION, weight_in_equity
 from ml_pipeline.trading.accounts.ledger import LedgerRecorder, LedgerRow
@@ -75,13 +76,16 @@ _PARTS: tuple[_Part, ...] = ("orders", "exits", "margin_call")
 
 
 class _Sums(NamedTuple):
-    """The account after all events since the last bar. filled: by orders; exited: by everything else, (A,)."""
+    """The account after all events since the last bar. filled: by orders; exited: by everything else, (A,).
+
+    Quantities are Decimals or, in books that count in floats, floats.
+    """
 
     cash: float
     costs: float
-    holdings: list[float]
-    filled: list[float]
-    exited: list[float]
+    holdings: list[Any]
+    filled: list[Any]
+    exited: list[Any]
     prices: dict[int, float]
     called_at: dict[int, float]
 
@@ -93,17 +97,18 @@ class AccountBook:
     take effect at once; costs and the ledger's row cover the time since the last bar.
     """
 
-    def __init__(self, symbols: Sequence[str], rules: TradingRules, *, smallest_quantity: float = 0.0) -> None:
-        """smallest_quantity: a smaller holding counts as 0. If a broker counts in decimals, selling 0.3 closes
-        0.1 + 0.2, but floats leave 6e-17. The simulated broker counts in floats; 0 keeps their bits.
+    def __init__(self, symbols: Sequence[str], rules: TradingRules, *, decimal: bool = False) -> None:
+        """decimal: add quantities up as decimals, as brokers do; otherwise as floats, with the bits of the kernel and
+        of the simulated broker.
         """
         self.symbols, self.rules = tuple(symbols), rules
-        self._smallest = smallest_quantity
+        self._decimal = decimal
+        self._number: Any = exact if decimal else float  # of a quantity
         self.margin_called = False
         self._index = {symbol: i for i, symbol in enumerate(self.symbols)}
         self._terms = rules.terms(1.0)  # rates are not used
         n_symbols = len(self.symbols)
-        self._cash, self._holdings = float(rules.initial_cash), [0.0] * n_symbols
+        self._cash, self._holdings = float(rules.initial_cash), [self._number(0)] * n_symbols
         self._market = CarriedPrices(n_symbols)
         self._attempted = AttemptedPrices(n_symbols, self._terms) if rules.acts_within_bars else None
         self._first_spreads: Prices | None = None
@@ -119,8 +124,13 @@ class AccountBook:
 
     @property
     def holdings(self) -> list[float]:
-        """Signed quantities, (A,)."""
-        return list(self._sums().holdings)
+        """Signed quantities for the kernel, (A,)."""
+        return list(map(float, self._sums().holdings))
+
+    @property
+    def positions(self) -> dict[str, Decimal]:
+        """Signed quantities to the last digit by symbol, without those of 0, as a broker reports them."""
+        return {symbol: exact(n) for symbol, n in zip(self.symbols, self._sums().holdings, strict=True) if n}
 
     @property
     def closes(self) -> Prices:
@@ -136,7 +146,7 @@ class AccountBook:
     def equity(self) -> float:
         """Cash and positions at the last closes."""
         sums = self._sums()
-        return sums.cash + worth_of(sums.holdings, self._market.closes)
+        return sums.cash + worth_of(list(map(float, sums.holdings)), self._market.closes)
 
     @property
     def ended(self) -> bool:
@@ -145,8 +155,8 @@ class AccountBook:
 
     def weights(self, clip: float) -> list[float]:
         """Each holding as a fraction of equity, clipped to -clip..clip, (A,), as in observations."""
-        equity, sums = self.equity, self._sums()
-        worths = (n * close for n, close in zip(sums.holdings, self._market.closes, strict=True))
+        equity = self.equity
+        worths = (n * close for n, close in zip(self.holdings, self._market.closes, strict=True))
         return [weight_in_equity(worth, equity, clip) for worth in worths]
 
     def recorder(self, *, quotes: bool) -> LedgerRecorder:
@@ -154,12 +164,12 @@ class AccountBook:
         by_day = self.rules.financing_bps_per_year is not None
         return LedgerRecorder(self.symbols, quotes=quotes, exits=self.rules.acts_within_bars, by_day=by_day)
 
-    def take_over(self, cash: float, positions: Mapping[str, float]) -> None:
+    def take_over(self, cash: float, positions: Mapping[str, Decimal | float | str]) -> None:
         """Start with these positions. Raises UserError if the session does not trade one of the symbols."""
         self._cash, self._summed = float(cash), None
         for symbol, quantity in positions.items():
-            if quantity:
-                self._holdings[self._at(symbol)] = float(quantity)
+            if quantity := exact(quantity):
+                self._holdings[self._at(symbol)] = self._number(quantity)
 
     def warm_up(self, bars: BarSet) -> None:
         """Take a bar before the first row of the ledger."""
@@ -178,6 +188,7 @@ class AccountBook:
             return True
         if isinstance(event, Fill):
             self._at(event.symbol)
+            event = event._replace(quantity=exact(event.quantity))
         own_id = f"fill {event.fill_id}" if isinstance(event, Fill) else f"charge {event.charge_id}"
         if any(own_id in of_bar for of_bar in self._ids):
             return False
@@ -196,7 +207,8 @@ class AccountBook:
         bar = self._market.take(bars)
         if not self._begun:  # nothing is filled yet, so the prices have no effect, as in a backtest
             decided, spreads = bar.closes, self._first_spreads or bar.half_spreads
-        sums, before = self._sums(), self._holdings
+        sums, before = self._sums(), list(map(float, self._holdings))
+        holdings, filled = list(map(float, sums.holdings)), list(map(float, sums.filled))
         prices = list(decided if self.rules.fill_at == "close" or not self._begun else bar.opens)
         exit_prices = [0.0] * len(before)
         if self._attempted is not None and self._begun:
@@ -204,7 +216,7 @@ class AccountBook:
             if self.rules.fill_at == "close":
                 known = {**dict(enumerate(decided)), **known}
             prices, exit_prices = self._attempted.take(
-                bar, decided, before=before, filled=sums.filled, known=known, closing=closing
+                bar, decided, before=before, filled=filled, known=known, closing=closing
             )
         for i, price in sums.prices.items():
             prices[i] = price
@@ -213,15 +225,15 @@ class AccountBook:
         charges = [event for event in self._events if isinstance(event, Charge)]
         row = LedgerRow(
             time=bars.time,
-            equity=sums.cash + worth_of(sums.holdings, bar.closes),
+            equity=sums.cash + worth_of(holdings, bar.closes),
             cash=sums.cash,
             costs=sums.costs,
             closes=bar.closes,
-            positions=sums.holdings,
-            filled=sums.filled,
+            positions=holdings,
+            filled=filled,
             fill_prices=prices,
             half_spreads=spreads if bars.half_spread is not None else None,
-            exited=sums.exited if self._attempted is not None else None,
+            exited=list(map(float, sums.exited)) if self._attempted is not None else None,
             exit_prices=exit_prices if self._attempted is not None else None,
             interest_days=self._days(charges),
         )
@@ -233,7 +245,7 @@ class AccountBook:
         """The whole state as JSON data, for `set_state`."""
         return {
             "cash": self._cash,
-            "holdings": self._holdings,
+            "holdings": list(map(_as_number, self._holdings)),
             "entries": None if self._attempted is None else self._attempted.entries,
             "market": self._market.state(),
             "first_spreads": self._first_spreads,
@@ -246,7 +258,9 @@ class AccountBook:
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a `state` of books with the same symbols and rules."""
-        self._cash, self._holdings = state["cash"], list(state["holdings"])
+        # Journals from before decimals have floats, such as 0.1 + 0.2.
+        old = [round(n, 9) if self._decimal and isinstance(n, float) else n for n in state["holdings"]]
+        self._cash, self._holdings = state["cash"], list(map(self._number, old))
         if self._attempted is not None:
             self._attempted.entries = list(state["entries"])
         self._market.set_state(state["market"])
@@ -271,22 +285,21 @@ class AccountBook:
     def _add_up(self) -> _Sums:
         n_symbols = len(self.symbols)
         cash, costs, holdings = self._cash, 0.0, list(self._holdings)
-        quantities = {part: [0.0] * n_symbols for part in _PARTS}
+        quantities = {part: [self._number(0)] * n_symbols for part in _PARTS}
         prices: dict[_Part, dict[int, float]] = {part: {} for part in _PARTS}
         for part in _PARTS:
             fills = [event for event in self._events if isinstance(event, Fill) and _part_of(event) == part]
             fills.sort(key=lambda fill: self._index[fill.symbol])  # stable: fills of one symbol keep their order
-            told = [Filled(fill.quantity, fill.price, fill.costs) for fill in fills]
+            told = [Filled(float(fill.quantity), fill.price, fill.costs) for fill in fills]
             cash, paid = cash_after(cash, told, may_borrow=self._terms.maintenance > 0.0)
             costs = costs + paid
             for fill in fills:
                 i = self._index[fill.symbol]
-                had, quantity = quantities[part][i], quantities[part][i] + fill.quantity
-                prices[part][i] = _average(prices[part].get(i, 0.0), had, fill, quantity)
+                had, quantity = quantities[part][i], quantities[part][i] + self._number(fill.quantity)
+                prices[part][i] = _average(prices[part].get(i, 0.0), float(had), fill, float(quantity))
                 quantities[part][i] = quantity
             for i in prices[part]:
-                held = holdings[i] + quantities[part][i]
-                holdings[i] = held if abs(held) >= self._smallest else 0.0
+                holdings[i] = holdings[i] + quantities[part][i]
         for event in self._events:
             if isinstance(event, Charge):
                 cash, costs = cash - event.amount, costs + event.amount
@@ -316,13 +329,22 @@ def _average(price: float, had: float, fill: Fill, quantity: float) -> float:
     """The average price of the fills of one bar; a single fill keeps its price to the bit."""
     if not had or not quantity:
         return fill.price
-    return (price * had + fill.price * fill.quantity) / quantity
+    return (price * had + fill.price * float(fill.quantity)) / quantity
 
 
 def _as_data(event: Fill | Charge) -> list[Any]:
-    return [type(event).__name__, {**event._asdict(), "time": str(event.time)}]
+    values = {name: _as_number(value) for name, value in event._asdict().items()}
+    return [type(event).__name__, {**values, "time": str(event.time)}]
 
 
 def _from_data(data: list[Any]) -> Fill | Charge:
     kind = {"Fill": Fill, "Charge": Charge}[data[0]]
-    return kind(**{**data[1], "time": np.datetime64(data[1]["time"])})
+    values = {**data[1], "time": np.datetime64(data[1]["time"])}
+    if kind is Fill:
+        values["quantity"] = exact(values["quantity"])
+    return kind(**values)
+
+
+def _as_number(value: Any) -> Any:
+    """A Decimal as text for JSON; another value as it is."""
+    return str(value) if isinstance(value, Decimal) else value

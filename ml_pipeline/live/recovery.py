@@ -7,6 +7,7 @@ other difference stops the session.
 import json
 import secrets
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from ml_pipeline.config.errors import CheckFailed, UserError
 from ml_pipeline.config.wording import shown_path, text_table
 from ml_pipeline.live.booking import book, is_foreign
-from ml_pipeline.live.brokers.broker import AccountState, Fill, OrderRequest
+from ml_pipeline.live.brokers.broker import AccountState, Fill, OrderRequest, exact, quantity_text
 from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
 from ml_pipeline.live.feeds.feed import End, Feed
@@ -64,7 +65,7 @@ def begin_account(journal: Journal, state: SessionState, account: AccountState, 
 
     Returns the initial cash, which includes the value of positions.
     """
-    held = {symbol: n for symbol, n in account.positions.items() if n}
+    held = {symbol: str(n) for symbol, n in account.positions.items() if n}
     cash = float(account.equity if held else account.cash)
     with journal.transaction():
         journal.set_meta({_CASH: repr(cash)})
@@ -93,7 +94,6 @@ def note_model(record: SessionRecord, policy: DeployedPolicy) -> bool:
 
 CENT = 0.01
 """A smaller difference in cash is due to rounding."""
-_QUANTITY = 1e-9  # of a position, as a fraction of it
 
 
 class AccountDiffers(CheckFailed):
@@ -111,7 +111,7 @@ class Difference(NamedTuple):
 def check_first_account(account: AccountState, *, broker: str) -> None:
     """Raise UserError if the account holds positions before the session has begun."""
     if any(account.positions.values()):
-        rows = [["symbol", "quantity"], *([symbol, f"{n:,g}"] for symbol, n in account.positions.items() if n)]
+        rows = [["symbol", "quantity"], *([symbol, quantity_text(n)] for symbol, n in account.positions.items() if n)]
         raise UserError(
             f"The account at {broker} already holds positions, which the model did not open:\n"
             f"{text_table(rows)}\nClose them, or start with them by --take-over."
@@ -160,12 +160,12 @@ def warm_up(session: SessionComponents) -> None:
 def differences(session: SessionComponents) -> list[Difference]:
     """The differences between the account at the broker and the books."""
     account, books = session.broker.account(), session.account
-    held = dict(zip(session.symbols, books.holdings, strict=True))
+    held = books.positions
     rows = []
     for symbol in sorted({*held, *account.positions}):
-        own, theirs = held.get(symbol, 0.0), account.positions.get(symbol, 0.0)
-        if abs(own - theirs) > _QUANTITY * max(1.0, abs(own), abs(theirs)):
-            rows.append(Difference(symbol, f"{own:,.10g}", f"{theirs:,.10g}"))
+        own, theirs = held.get(symbol, Decimal(0)), exact(account.positions.get(symbol, 0))
+        if not session.quantities.is_flat(symbol, own - theirs):
+            rows.append(Difference(symbol, quantity_text(own), quantity_text(theirs)))
     if not abs(books.cash - account.cash) < CENT:
         rows.append(Difference("cash", f"{books.cash:,.2f}", f"{account.cash:,.2f}"))
     rows += [
@@ -233,7 +233,7 @@ def _close_account(session: SessionComponents, orders: list[OrderRequest], go_on
             for update in broker.submit(orders):
                 with record.transaction():
                     record.journal.update_order(update.client_order_id, update.status, reason=update.reason)
-        if not any(broker.account().positions.values()):
+        if not session.quantities.open_positions(broker.account().positions):
             return True
         orders = []
         item = feed.next(session.settings.idle_s)
@@ -245,10 +245,11 @@ def _close_account(session: SessionComponents, orders: list[OrderRequest], go_on
                 orders = _closing(session, item.time)
                 with record.transaction():
                     record.journal.add_orders(session.state.number - 1, orders)
-    return not any(broker.account().positions.values())
+    return not session.quantities.open_positions(broker.account().positions)
 
 
 def _closing(session: SessionComponents, bar_time: np.datetime64) -> list[OrderRequest]:
     """Orders that close the positions of the account at the broker, regardless of the books."""
-    held = session.broker.account().positions.items()
-    return closing_orders(held, session_id=session.settings.session_id, bar_time=bar_time, purpose="difference")
+    held = session.broker.account().positions
+    session_id = session.settings.session_id
+    return closing_orders(held, session.quantities, session_id=session_id, bar_time=bar_time, purpose="difference")

@@ -14,7 +14,7 @@ from ml_pipeline.config.wording import in_one_line
 from ml_pipeline.live.account_claim import claim_account
 from ml_pipeline.live.alerting.alerts import Alerts, open_alerts
 from ml_pipeline.live.alpaca.config import check_terminal
-from ml_pipeline.live.brokers.broker import Broker, TradingSession
+from ml_pipeline.live.brokers.broker import Broker, QuantityRules, TradingSession
 from ml_pipeline.live.clocks import Clocks
 from ml_pipeline.live.components import EngineSettings, SessionComponents
 from ml_pipeline.live.config import PaperTradeConfig
@@ -68,8 +68,6 @@ from ml_pipeline.runtime.database_file import disk_failed
 from ml_pipeline.trading.accounts.rules import TradingRules
 
 Answer = TypeVar("Answer")
-_SMALLEST_QUANTITY = 1e-9
-"""Brokers that take quantities use decimals with at most nine digits."""
 _MONTH = np.timedelta64(31, "D")
 
 
@@ -251,6 +249,10 @@ class PaperTrading:
         stack.enter_context(claim_account(broker, self.folder, self._say))
         if (cash := initial_cash(journal)) is None:
             account = self._retry(broker.account, heartbeat)
+            quantities = broker.quantities or QuantityRules()
+            if left_over := quantities.left_over(account.positions):
+                self._say(f"In the account at {broker.name},{left_over}")
+            account = account._replace(positions=quantities.open_positions(account.positions))
             if not config.session.take_over:
                 check_first_account(account, broker=broker.name)
             _, cursor = self._retry(partial(broker.poll, None), heartbeat)
@@ -282,9 +284,7 @@ class PaperTrading:
     ) -> SessionComponents:
         """Create the objects of the session. rules: with the account's initial cash."""
         config, policy, state, journal = self.config, self.policy, record.state, record.journal
-        account = AccountBook(
-            feed.symbols, rules, smallest_quantity=0.0 if broker.sizes_at_fill else _SMALLEST_QUANTITY
-        )
+        account = AccountBook(feed.symbols, rules, decimal=not broker.sizes_at_fill)
         if state.taken_over is not None:
             account.take_over(**state.taken_over)
         sessions = self._retry(partial(_last_month, broker), heartbeat)

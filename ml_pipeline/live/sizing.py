@@ -1,14 +1,18 @@
 """Turn the decision of a policy into orders, with the arithmetic of the accounting kernel.
 
+The kernel counts in floats; `QuantityRules.quantity` makes decimals of its quantities.
+
 A symbols. A broker that sizes at the fill gets targets; others get quantities, sized at the close of the decision.
 """
 
-from ml_pipeline.live.brokers.broker import OrderRequest, QuantityRules
+from decimal import Decimal
+
+from ml_pipeline.live.brokers.broker import OrderRequest, QuantityRules, exact
 from ml_pipeline.live.decisions.policy_runner import Decision
 from ml_pipeline.live.orders import client_order_id
 from ml_pipeline.live.portfolio import AccountBook
 from ml_pipeline.trading.accounts.execution import PLAIN
-from ml_pipeline.trading.accounts.orders import PLAIN_OPS, Terms, order_steps
+from ml_pipeline.trading.accounts.orders import PLAIN_OPS, SMALLEST_ORDER, Terms, order_steps
 
 _STEPS = order_steps(PLAIN_OPS)
 
@@ -32,26 +36,32 @@ def size_orders(
     sized, filled = _sized(decision, books, used)
     requests: list[OrderRequest] = []
     targets = _targets_to_tell(decision, books, used) if sizes_at_fill else None
+    positions = {} if sizes_at_fill else books.positions
+    rules, closes, least = quantities or QuantityRules(), books.closes, SMALLEST_ORDER * books.equity
     for i, symbol in enumerate(books.symbols):
         if not decision.may_trade[i]:
             continue
-        quantity = sized[i]
-        if not sizes_at_fill:
-            quantity = _sendable(books, i, sized[i] if decision.closing else filled[i], decision, quantities)
+        if sizes_at_fill:
+            quantity = exact(sized[i])
+        else:
+            held, wanted = positions.get(symbol, Decimal(0)), filled[i]
+            if decision.weights[i] == 0.0 and not used.relative and abs(float(held)) * closes[i] <= least:
+                wanted = -float(held)  # the kernel drops what is so small, but at a broker it would stay for ever
+            quantity = _sendable(rules, symbol, wanted, held=held, close=closes[i], closing=decision.closing)
             if not quantity:
                 continue
         requests.append(
             OrderRequest(
                 client_order_id(session_id, decision.time, symbol),
                 symbol,
-                float(quantity),
+                quantity,
                 0.0 if decision.closing else float(decision.weights[i]),
-                _limit_price(quantity, books.closes[i], used),
+                _limit_price(float(quantity), closes[i], used),
                 bool(decision.closing),
                 None if requests else targets,
             )
         )
-    return requests if sizes_at_fill else sorted(requests, key=lambda request: request.quantity > 0.0)
+    return requests if sizes_at_fill else sorted(requests, key=lambda request: request.quantity > 0)
 
 
 def _sized(decision: Decision, books: AccountBook, terms: Terms) -> tuple[list[float], list[float]]:
@@ -66,13 +76,14 @@ def _sized(decision: Decision, books: AccountBook, terms: Terms) -> tuple[list[f
 
 
 def _sendable(
-    books: AccountBook, i: int, quantity: float, decision: Decision, quantities: QuantityRules | None
-) -> float:
+    rules: QuantityRules, symbol: str, wanted: float, *, held: Decimal, close: float, closing: bool
+) -> Decimal:
     """The quantity that the broker accepts; 0 if it would be too small."""
-    if quantities is None or decision.closing or not quantity:
-        return quantity
-    quantity = quantities.quantity(books.symbols[i], quantity, books.holdings[i])
-    return quantity if abs(quantity) * books.closes[i] >= quantities.smallest_order else 0.0
+    if closing:
+        return Decimal(0) if rules.is_flat(symbol, held) else -held
+    quantity = rules.quantity(symbol, wanted, held) if wanted else Decimal(0)
+    is_sent = quantity == -held or abs(float(quantity)) * close >= rules.smallest_order
+    return quantity if is_sent else Decimal(0)
 
 
 def _limit_price(quantity: float, close: float, terms: Terms) -> float | None:

@@ -1,6 +1,7 @@
 """The books by hand; that they have the backtest's bits is tested with the simulated broker."""
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -37,14 +38,26 @@ def books():
     return books
 
 
-def test_what_rounding_leaves_of_a_position_that_was_sold_is_no_position():
-    for smallest, left in ((0.0, 0.1 + 0.2 - 0.3), (1e-9, 0.0)):
-        books = AccountBook(("A", "B"), RULES, smallest_quantity=smallest)
+def test_decimals_close_what_was_bought_and_floats_have_the_bits_of_the_kernel():
+    for decimal, left in ((False, 0.1 + 0.2 - 0.3), (True, 0.0)):
+        books = AccountBook(("A", "B"), RULES, decimal=decimal)
         books.close_bar(bars(0, 100, 50))
         for t, quantity in enumerate((0.1, 0.2, -0.3), start=1):
             books.apply(fill(f"{t}", "A", quantity, 100))
             books.close_bar(bars(t, 100, 50))
         assert books.holdings == [left, 0.0]
+
+
+def test_decimals_survive_a_restart_and_floats_of_an_older_journal_are_rounded_to_nine_digits():
+    books = AccountBook(("A", "B"), RULES, decimal=True)
+    books.close_bar(bars(0, 100, 50))
+    books.apply(fill("1", "A", Decimal("123456789.123456789"), 1.0))
+    state = json.loads(json.dumps(books.state()))
+    other = AccountBook(("A", "B"), RULES, decimal=True)
+    other.set_state(state)
+    assert other.positions == {"A": Decimal("123456789.123456789")}
+    other.set_state({**state, "events": [], "holdings": [0.1 + 0.2, 0.0]})
+    assert other.positions == {"A": Decimal("0.3")}
 
 
 def test_what_is_told_counts_at_once_and_is_a_row_at_the_close(books):

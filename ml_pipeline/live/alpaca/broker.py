@@ -14,6 +14,7 @@ from ml_pipeline.live.alpaca.events import AccountCharges, OrderEvents, UpdateSt
 from ml_pipeline.live.alpaca.keys import find_keys
 from ml_pipeline.live.alpaca.orders import FIRST_LEG, OrderBook, Tracked, TrackedOrders, name_of, number
 from ml_pipeline.live.brokers.broker import (
+    SMALLEST_QUANTITY,
     AccountState,
     BrokerEvent,
     OrderRequest,
@@ -36,7 +37,7 @@ class AlpacaBroker:
 
     name = "alpaca"
     sizes_at_fill = False
-    quantities: QuantityRules | None = None  # it rounds each order for its asset, and reports that
+    quantities = QuantityRules(usual_step=SMALLEST_QUANTITY)  # whole shares are rounded with each order, and reported
     has_clock = True
 
     def __init__(
@@ -61,9 +62,8 @@ class AlpacaBroker:
 
     def account(self) -> AccountState:
         account = self._rest.get("/account")
-        positions = {symbol: float(quantity) for symbol, quantity in self._positions().items()}
         cash, equity, power = (float(account[name]) for name in ("cash", "equity", "buying_power"))
-        return AccountState(cash, equity, power, positions)
+        return AccountState(cash, equity, power, self._positions())
 
     def orders(self, client_order_ids: Sequence[str] | None = None) -> list[OrderUpdate]:
         """The known orders among these IDs; None: all open orders, including those of other sources.

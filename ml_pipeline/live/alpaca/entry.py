@@ -9,11 +9,19 @@ import numpy as np
 
 from ml_pipeline.live.alpaca.client import Refused, RestClient
 from ml_pipeline.live.alpaca.orders import FIRST_LEG, BrokerOrder, OrderBook, Tracked, TrackedOrders, path_of
-from ml_pipeline.live.brokers.broker import BrokerUnavailable, OrderRequest, OrderUpdate
+from ml_pipeline.live.brokers.broker import (
+    SMALLEST_QUANTITY,
+    BrokerUnavailable,
+    OrderRequest,
+    OrderUpdate,
+    QuantityRules,
+    quantity_text,
+)
 
 _SHARES = "us_equity"
 """Alpaca's class of US stocks and ETFs. Crypto has no day orders, no shorts, and fees in the coin itself."""
-_FRACTION, _WHOLE = Decimal("1e-9"), Decimal(1)
+_WHOLE = Decimal(1)
+_ACCEPTED = QuantityRules(usual_step=SMALLEST_QUANTITY)
 _CENT, _HUNDREDTH_OF_A_CENT = Decimal("0.01"), Decimal("0.0001")
 _LONGEST_WAIT_S = 2.0
 """Longest wait for a position to close before it is reversed, and for a cancellation."""
@@ -53,7 +61,8 @@ def plan_order(order: OrderRequest, asset: AlpacaAsset, position: Decimal) -> Or
     """
     if not asset.tradable:
         return OrderPlan((), f"{order.symbol} cannot be traded at Alpaca")
-    wanted = -position if order.closing else _exact(order.quantity)
+    # It may be of books that are not exact: what Alpaca reports decides what closes the position.
+    wanted = -position if order.closing else _ACCEPTED.quantity(order.symbol, order.quantity, position)
     if order.closing and not position:
         return OrderPlan((), "there is no position to close")
     if wanted * position < 0 and abs(wanted) > abs(position):
@@ -65,11 +74,6 @@ def plan_order(order: OrderRequest, asset: AlpacaAsset, position: Decimal) -> Or
     if position and quantity == -position:
         note = ""
     return OrderPlan(((order.client_order_id, quantity),) if quantity else (), note)
-
-
-def _exact(quantity: float) -> Decimal:
-    """A quantity in decimals, cut to the nine that Alpaca accepts."""
-    return Decimal(repr(float(quantity))).quantize(_FRACTION, ROUND_DOWN)
 
 
 def _opening(quantity: Decimal, asset: AlpacaAsset) -> tuple[Decimal, str]:
@@ -92,7 +96,7 @@ def _reducing(quantity: Decimal, asset: AlpacaAsset) -> tuple[Decimal, str]:
 
 def _rounded(quantity: Decimal, reason: str) -> tuple[Decimal, str]:
     rounded = quantity.quantize(_WHOLE, ROUND_DOWN)
-    note = f"{abs(quantity).normalize():f} shares are rounded down to {abs(rounded):f}: {reason}"
+    note = f"{quantity_text(abs(quantity))} shares are rounded down to {quantity_text(abs(rounded))}: {reason}"
     return rounded, "" if rounded == quantity else note
 
 
@@ -117,7 +121,7 @@ def _tick(price: float, quantity: Decimal) -> Decimal:
     exact = Decimal(repr(float(price)))
     tick = _CENT if exact >= 1 else _HUNDREDTH_OF_A_CENT
     near = exact.quantize(tick, ROUND_HALF_UP)
-    if abs(near - exact) < _FRACTION:  # 1.10 that was computed as 1.1000000000000003
+    if abs(near - exact) < SMALLEST_QUANTITY:  # 1.10 that was computed as 1.1000000000000003
         return near
     return exact.quantize(tick, ROUND_DOWN if quantity > 0 else ROUND_UP)
 
@@ -224,7 +228,7 @@ class OrderEntry:
         if tracked.rest:
             return self._tracked.update(tracked)
         closed = first.sign * first.quantity
-        left = float(Decimal(repr(float(order.quantity))) - closed)
+        left = order.quantity - closed
         rest = plan_order(order._replace(quantity=left, closing=False), self._asset(order.symbol), Decimal(0))
         self._tracked.track_found(tracked.client_order_id)
         tracked.rest, tracked.note, tracked.quantity = rest.quantity, rest.note, closed + rest.quantity
@@ -256,7 +260,7 @@ class OrderEntry:
     def _rejected(self, order: OrderRequest, reason: str) -> OrderUpdate:
         self._tracked.untrack(order.client_order_id)
         now = np.datetime64(time.time_ns(), "ns")
-        return OrderUpdate(order.client_order_id, order.symbol, "rejected", order.quantity, 0.0, now, reason)
+        return OrderUpdate(order.client_order_id, order.symbol, "rejected", order.quantity, Decimal(0), now, reason)
 
     def _cancel(self, order: BrokerOrder) -> None:
         try:

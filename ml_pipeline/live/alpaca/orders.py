@@ -129,7 +129,7 @@ def _fill(order: BrokerOrder, told: Reported, reached: Decimal, execution: Execu
         fill_id=f"{order.order_id}/{reached.normalize():f}",
         client_order_id=named,
         symbol=order.symbol,
-        quantity=order.sign * float(execution.quantity),
+        quantity=order.sign * execution.quantity,
         price=float(execution.price),
         costs=0.0,
         time=execution.time,
@@ -323,9 +323,7 @@ class TrackedOrders:
             if status == "filled" and abs(filled) < abs(quantity):
                 status = "canceled"  # its second part was not accepted
         last = max(orders, key=lambda order: order.updated)
-        return OrderUpdate(
-            tracked.client_order_id, last.symbol, status, float(quantity), float(filled), last.updated, tracked.note
-        )
+        return OrderUpdate(tracked.client_order_id, last.symbol, status, quantity, filled, last.updated, tracked.note)
 
     def has_ended(self, tracked: Tracked) -> bool:
         """Whether its state is final."""

@@ -1,23 +1,43 @@
 """The interface of a broker. A new broker is one module with a class that has these methods.
 
-Quantities are signed: positive buys, negative sells. Times are UTC.
+Quantities are signed: positive buys, negative sells. They are decimals; money and prices are floats. Times are UTC.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import ROUND_FLOOR, Decimal
 from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
 from ml_pipeline.trading.market.bar_set import BarSet
 
+SMALLEST_QUANTITY = Decimal("1e-9")
+"""The smallest quantity of an order, where a broker names no other: nine decimals."""
 # A whole number of steps that rounding has left slightly short is that number.
-_STEP_ROUNDING = 1e-9
+_STEP_ROUNDING = Decimal("1e-9")
 
 OrderStatus = Literal["accepted", "partly_filled", "filled", "canceled", "expired", "rejected"]
 ENDED: tuple[OrderStatus, ...] = get_args(OrderStatus)[2:]
 """Final states of an order."""
+
+
+def exact(quantity: Decimal | float | str) -> Decimal:
+    """A quantity as a decimal. A float becomes its shortest text, so `float` of the result has the same bits.
+
+    >>> exact(0.1) + exact(0.2), exact("5")
+    (Decimal('0.3'), Decimal('5'))
+    """
+    return quantity if isinstance(quantity, Decimal) else Decimal(str(quantity))
+
+
+def quantity_text(quantity: Decimal | float) -> str:
+    """A quantity for messages, with all of its digits.
+
+    >>> quantity_text(Decimal("1234.50")), quantity_text(1e-9)
+    ('1,234.5', '0.000000001')
+    """
+    return f"{exact(quantity).normalize():,f}"
 
 
 class BrokerUnavailable(Exception):
@@ -37,7 +57,7 @@ class OrderRequest(NamedTuple):
 
     client_order_id: str
     symbol: str
-    quantity: float
+    quantity: Decimal
     weight: float
     limit_price: float | None = None
     closing: bool = False
@@ -53,8 +73,8 @@ class OrderUpdate(NamedTuple):
     client_order_id: str
     symbol: str
     status: OrderStatus
-    quantity: float | None
-    filled_quantity: float
+    quantity: Decimal | None
+    filled_quantity: Decimal
     time: np.datetime64
     reason: str = ""
     price: float | None = None
@@ -70,7 +90,7 @@ class Fill(NamedTuple):
     fill_id: str
     client_order_id: str
     symbol: str
-    quantity: float
+    quantity: Decimal
     price: float
     costs: float
     time: np.datetime64
@@ -101,7 +121,7 @@ class AccountState(NamedTuple):
     cash: float
     equity: float
     buying_power: float
-    positions: Mapping[str, float]
+    positions: Mapping[str, Decimal]
 
 
 class TradingSession(NamedTuple):
@@ -116,24 +136,55 @@ class QuantityRules:
     """The quantities that a broker accepts.
 
     steps: step of each symbol, such as 1 for whole shares; 0: any quantity. usual_step: step of other symbols.
-    smallest_order: in money. whole_shorts: short positions are whole shares, regardless of the step.
+    smallest_order: in money, of orders that do not close a position. whole_shorts: short positions are whole shares,
+    regardless of the step. smallest: the smallest quantity of an order by symbol; of other symbols SMALLEST_QUANTITY.
     """
 
-    steps: Mapping[str, float] = field(default_factory=dict)
-    usual_step: float = 0.0
+    steps: Mapping[str, Decimal | float] = field(default_factory=dict)
+    usual_step: Decimal | float = 0.0
     smallest_order: float = 0.0
     whole_shorts: bool = False
+    smallest: Mapping[str, Decimal | float] = field(default_factory=dict)
 
-    def quantity(self, symbol: str, order: float, held: float) -> float:
-        """The order, rounded down to a quantity that the broker accepts; one that closes the position is unchanged."""
-        if order == -held:
-            return order
-        step = self.steps.get(symbol, self.usual_step)
-        if self.whole_shorts and held + order < 0.0:
-            step = max(step, 1.0)
-            short = math.floor(-(held + order) / step + _STEP_ROUNDING) * step
-            return -short - held if order < 0.0 or short < -held else 0.0
-        return math.copysign(math.floor(abs(order) / step + _STEP_ROUNDING) * step, order) if step else order
+    def is_flat(self, symbol: str, quantity: Decimal) -> bool:
+        """Whether a position is flat, or two positions are equal: no order is as small as `quantity`.
+
+        This is the only tolerance for quantities.
+        """
+        return not quantity or abs(exact(quantity)) < exact(self.smallest.get(symbol, SMALLEST_QUANTITY))
+
+    def open_positions(self, held: Mapping[str, Decimal]) -> dict[str, Decimal]:
+        """The positions that are not flat."""
+        return {symbol: exact(n) for symbol, n in held.items() if not self.is_flat(symbol, n)}
+
+    def left_over(self, held: Mapping[str, Decimal]) -> str:
+        """A sentence on what is held but counts as flat; empty if there is nothing."""
+        rest = [f"{quantity_text(n)} {symbol}" for symbol, n in held.items() if n and self.is_flat(symbol, n)]
+        return f" {', '.join(rest)} is left over: it is below the smallest order and counts as flat." if rest else ""
+
+    def quantity(self, symbol: str, order: Decimal | float, held: Decimal) -> Decimal:
+        """The order, rounded down to a quantity that the broker accepts; 0 if it is below the smallest.
+
+        Here a float of the kernel becomes a decimal. An order that would leave less than the smallest order closes the
+        position instead, to its last digit.
+        """
+        wanted, held = exact(order), exact(held)
+        if not wanted.is_finite():
+            return wanted  # a guard refuses it
+        if float(order) == -float(held) or self.is_flat(symbol, held + wanted):
+            return -held
+        step = exact(self.steps.get(symbol, self.usual_step))
+        if self.whole_shorts and held + wanted < 0:
+            step = max(step, Decimal(1))
+            short = _whole_steps(-(held + wanted), step)
+            rounded = -short - held if wanted < 0 or short < -held else Decimal(0)
+        else:
+            rounded = _whole_steps(abs(wanted), step).copy_sign(wanted) if step else wanted
+        return Decimal(0) if self.is_flat(symbol, rounded) else rounded
+
+
+def _whole_steps(quantity: Decimal, step: Decimal) -> Decimal:
+    return (quantity / step + _STEP_ROUNDING).to_integral_value(ROUND_FLOOR) * step
 
 
 class Broker(Protocol):
@@ -147,8 +198,10 @@ class Broker(Protocol):
     sizes_at_fill: bool
     """True: it sizes orders by their weight, at the fill's price. False: it uses their quantity."""
     real_money: bool
-    quantities: QuantityRules | None
-    """The quantities that it accepts, if `sizes_at_fill` is False; None: any."""
+
+    @property
+    def quantities(self) -> QuantityRules | None:
+        """The quantities that it accepts; None: any. It may be a constant of the class."""
 
     def account(self) -> AccountState:
         """Cash, equity and positions now."""

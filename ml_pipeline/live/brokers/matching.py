@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ml_pipeline.live.brokers.account import BarResult, MarketAccount
-from ml_pipeline.live.brokers.broker import Charge, Fill, OrderRequest, OrderStatus, OrderUpdate
+from ml_pipeline.live.brokers.broker import Charge, Fill, OrderRequest, OrderStatus, OrderUpdate, exact
 from ml_pipeline.live.brokers.faults import Chance
 from ml_pipeline.live.brokers.store import Change, StoredOrder
 from ml_pipeline.trading.accounts.bar_by_bar import BarPrices, Filled
@@ -144,7 +144,7 @@ class Matching:
         limit = request.limit_price
         if limit is None or request.closing or not self._limited:
             return close
-        side = math.copysign(1.0, request.quantity)
+        side = math.copysign(1.0, float(request.quantity))
         distance = 1.0 - side * self._limit  # as in the kernel, to the bit
         if close * distance == limit:
             return close
@@ -171,7 +171,8 @@ class Matching:
         sized, equity = self._account.sized(weights, may_trade, sizing, closing=closing)
         wanted = list(sized)
         for i, (order, _, part, outlived) in ready.items():
-            request, rest = order.request, order.request.quantity - order.update.filled_quantity
+            request = order.request
+            rest = float(request.quantity) - float(order.update.filled_quantity)
             if outlived and self._sized_before and not request.closing:
                 wanted[i] = rest
             if (limit := request.limit_price) is not None and not request.closing:
@@ -220,7 +221,7 @@ class Matching:
             change.events.append(charge)
 
     def _fill(self, number: int, i: int, filled: Filled, time: Time, order_id: str = "") -> Fill:
-        return Fill(str(number), order_id, self._symbols[i], *filled, time)
+        return Fill(str(number), order_id, self._symbols[i], exact(filled.quantity), filled.price, filled.costs, time)
 
     def _update(
         self,
@@ -233,7 +234,7 @@ class Matching:
         filled: float = 0.0,
         reason: str = "",
     ) -> None:
-        total = order.update.filled_quantity + filled
+        total = exact(float(order.update.filled_quantity) + filled)  # the kernel counts in floats
         quantity = total if status == "filled" else None
         update = OrderUpdate(
             order.request.client_order_id, order.request.symbol, status, quantity, total, time, reason, price
@@ -249,7 +250,7 @@ def check_limit(request: OrderRequest, filled: Filled) -> None:
         return
     is_better = filled.price <= limit if filled.quantity > 0.0 else filled.price >= limit
     assert is_better, f"{request} was filled at {filled.price!r}, beyond its limit"
-    assert filled.quantity * request.quantity > 0.0, f"{request} was filled with {filled.quantity!r}, on the other side"
+    assert filled.quantity * float(request.quantity) > 0.0, f"{request} was filled with {filled.quantity!r}, on the other side"
 
 
 def canceled(orders: Iterable[StoredOrder], time: Time) -> Change:

@@ -5,6 +5,7 @@ Its account is durable, see `store`. It can simulate faults, see `faults`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from ml_pipeline.live.brokers.broker import (
     OrderUpdate,
     QuantityRules,
     TradingSession,
+    exact,
 )
 from ml_pipeline.live.brokers.faults import Chance, SimulatedFaults
 from ml_pipeline.live.brokers.matching import Matching, Moment, Span, canceled
 from ml_pipeline.live.brokers.store import AccountStore, Change, StoredOrder
+from ml_pipeline.trading.accounts.orders import SMALLEST_ORDER
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.market.bar_set import BarSet
 
@@ -51,7 +54,6 @@ class SimulatedBroker:
     name = "simulated"
     sizes_at_fill = True
     real_money = False
-    quantities: QuantityRules | None = None
 
     def __init__(
         self,
@@ -83,12 +85,19 @@ class SimulatedBroker:
         self._open: dict[str, StoredOrder] = {}
         self._load()
 
+    @property
+    def quantities(self) -> QuantityRules:
+        """Any quantity; an order below the kernel's smallest is not filled, even if it closes a position."""
+        smallest = SMALLEST_ORDER * max(self._account.equity, 0.0)
+        closes = zip(self.symbols, self._account.market.closes, strict=True)
+        return QuantityRules(smallest={symbol: smallest / close for symbol, close in closes if close > 0.0})
+
     def account(self) -> AccountState:
         self._answer()
         account = self._account
         values = [n * close for n, close in zip(account.holdings, account.market.closes, strict=True)]
         power = account.equity * self._rules.leverage - sum(map(abs, values))
-        positions = {symbol: n for symbol, n in zip(self.symbols, account.holdings, strict=True) if n}
+        positions = {symbol: exact(n) for symbol, n in zip(self.symbols, account.holdings, strict=True) if n}
         return AccountState(account.cash, account.equity, max(power, 0.0), positions)
 
     def orders(self, client_order_ids: Sequence[str] | None = None) -> list[OrderUpdate]:
@@ -167,7 +176,7 @@ class SimulatedBroker:
         elif self._account.margin_called:
             reason = "the account could not pay for what it borrowed"
         update = OrderUpdate(
-            name, symbol, "accepted" if reason is None else "rejected", None, 0.0, self._closed_at, reason or ""
+            name, symbol, "accepted" if reason is None else "rejected", None, Decimal(0), self._closed_at, reason or ""
         )
         latency = self._chance.latency(name)
         arrives = self._closed_at + latency if latency and not np.isnat(self._closed_at) else None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, Fill, OrderRequest, OrderUpdate
+from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, Fill, OrderRequest, OrderUpdate, exact
 from ml_pipeline.runtime.database_file import open_database
 
 _SCHEMA = """
@@ -155,7 +155,8 @@ class AccountStore:
         if change.changed:
             self.connection.executemany(_UPDATE_ORDER, map(_update_row, change.changed))
         if change.events:
-            run("INSERT INTO events (told) VALUES (?)", (json.dumps([_told(event) for event in change.events]),))
+            told = json.dumps([_told(event) for event in change.events], default=float)  # of decimals
+            run("INSERT INTO events (told) VALUES (?)", (told,))
 
     def _orders(self, where: str, values: Sequence[Any]) -> list[StoredOrder]:
         rows = self.connection.execute(f"SELECT * FROM orders {where}", tuple(values)).fetchall()
@@ -201,7 +202,10 @@ def _told(event: BrokerEvent) -> list[Any]:
 def _event(told: list[Any]) -> BrokerEvent:
     kind: Any = _KINDS[told[0]]
     at = _TIME_AT[kind] + 1
-    return kind(*told[1:at], _time(told[at]), *told[at + 1 :])
+    event = kind(*told[1:at], _time(told[at]), *told[at + 1 :])
+    if isinstance(event, Fill):
+        return event._replace(quantity=exact(event.quantity))
+    return _in_decimals(event) if isinstance(event, OrderUpdate) else event
 
 
 def _order_row(order: StoredOrder) -> tuple[Any, ...]:
@@ -214,13 +218,20 @@ def _order_row(order: StoredOrder) -> tuple[Any, ...]:
 
 def _update_row(order: StoredOrder) -> tuple[Any, ...]:
     name, _, status, quantity, filled, time, reason, price = order.update
-    return status, quantity, filled, _ns(time), reason, price, name
+    ordered = None if quantity is None else float(quantity)
+    return status, ordered, float(filled), _ns(time), reason, price, name
 
 
 def _order(row: Sequence[Any]) -> StoredOrder:
     name, number, symbol, quantity, weight, limit_price, closing, targets, arrives = row[:9]
     status, ordered, filled, time, reason, price = row[9:]
     told = None if targets is None else tuple(json.loads(targets))
-    request = OrderRequest(name, symbol, quantity, weight, limit_price, bool(closing), told)
+    request = OrderRequest(name, symbol, exact(quantity), weight, limit_price, bool(closing), told)
     update = OrderUpdate(name, symbol, status, ordered, filled, _time(time), reason, price)
-    return StoredOrder(request, update, None if arrives is None else _time(arrives), number)
+    return StoredOrder(request, _in_decimals(update), None if arrives is None else _time(arrives), number)
+
+
+def _in_decimals(update: OrderUpdate) -> OrderUpdate:
+    """An update as it was before its quantities were stored as floats, which keeps their bits."""
+    quantity = None if update.quantity is None else exact(update.quantity)
+    return update._replace(quantity=quantity, filled_quantity=exact(update.filled_quantity))

@@ -176,8 +176,8 @@ def limit_prices(record: RecordedSession, orders: RecordedOrders) -> dict[Place,
 def _quantity_of(order: SentOrder, update: OrderUpdate | None) -> float:
     """The signed quantity of an order, from the broker if it sized the order."""
     if update is not None and update.quantity:
-        sign = np.sign(order.quantity) or 1.0
-        return float(update.quantity if update.quantity < 0 or order.quantity == 0 else sign * abs(update.quantity))
+        quantity, sign = float(update.quantity), np.sign(order.quantity) or 1.0
+        return float(quantity if quantity < 0 or order.quantity == 0 else sign * abs(quantity))
     return order.quantity
 
 

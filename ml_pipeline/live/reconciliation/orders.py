@@ -39,10 +39,10 @@ class OrderFills(NamedTuple):
     @classmethod
     def of(cls, fills: Sequence[Fill]) -> "OrderFills":
         if len(fills) == 1:
-            return cls(fills[0].quantity, fills[0].price, fills[0].costs, fills[0].time)
-        quantity, costs = sum(fill.quantity for fill in fills), sum(fill.costs for fill in fills)
-        value, last = sum(fill.quantity * fill.price for fill in fills), max(fill.time for fill in fills)
-        if len({fill.quantity > 0.0 for fill in fills}) == 1:
+            return cls(float(fills[0].quantity), fills[0].price, fills[0].costs, fills[0].time)
+        quantity, costs = float(sum(fill.quantity for fill in fills)), sum(fill.costs for fill in fills)
+        value, last = sum(float(fill.quantity) * fill.price for fill in fills), max(fill.time for fill in fills)
+        if len({fill.quantity > 0 for fill in fills}) == 1:
             return cls(quantity, value / quantity, costs, last)
         price = fills[-1].price
         return cls(quantity, price, costs + value - quantity * price, last)

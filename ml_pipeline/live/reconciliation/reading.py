@@ -188,7 +188,7 @@ def _sent(read: _Journalled, order: OrderRecord) -> SentOrder:
         request.client_order_id,
         read.time(order.number),
         request.symbol,
-        request.quantity,
+        float(request.quantity),
         request.weight,
         request.closing,
     )

@@ -9,13 +9,14 @@ import json
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.brokers.broker import Charge, Fill, OrderRequest
+from ml_pipeline.live.brokers.broker import Charge, Fill, OrderRequest, exact
 from ml_pipeline.runtime.database_file import open_database
 from ml_pipeline.trading.market.bar_set import BarSet
 
@@ -29,13 +30,13 @@ CREATE TABLE IF NOT EXISTS ledger (number INTEGER PRIMARY KEY, line TEXT NOT NUL
 CREATE TABLE IF NOT EXISTS decisions (
     number INTEGER PRIMARY KEY, model TEXT NOT NULL, action TEXT NOT NULL, weights TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS orders (
-    client_order_id TEXT PRIMARY KEY, number INTEGER NOT NULL, symbol TEXT NOT NULL, quantity REAL NOT NULL,
+    client_order_id TEXT PRIMARY KEY, number INTEGER NOT NULL, symbol TEXT NOT NULL, quantity TEXT NOT NULL,
     weight REAL NOT NULL, limit_price REAL, closing INTEGER NOT NULL, targets TEXT, status TEXT NOT NULL,
-    filled_quantity REAL NOT NULL, reason TEXT NOT NULL);
+    filled_quantity TEXT NOT NULL, reason TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS orders_by_status ON orders (status);
 CREATE INDEX IF NOT EXISTS orders_by_bar ON orders (number);
 CREATE TABLE IF NOT EXISTS fills (
-    fill_id TEXT PRIMARY KEY, client_order_id TEXT NOT NULL, symbol TEXT NOT NULL, quantity REAL NOT NULL,
+    fill_id TEXT PRIMARY KEY, client_order_id TEXT NOT NULL, symbol TEXT NOT NULL, quantity TEXT NOT NULL,
     price REAL NOT NULL, costs REAL NOT NULL, time INTEGER NOT NULL, exit INTEGER NOT NULL,
     margin_called INTEGER NOT NULL DEFAULT 0, number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS charges (
@@ -98,7 +99,7 @@ class OrderRecord(NamedTuple):
     request: OrderRequest
     number: int
     status: str
-    filled_quantity: float
+    filled_quantity: Decimal
     reason: str
 
 
@@ -147,9 +148,29 @@ class Journal:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         with self.transaction():
-            for statement in filter(str.strip, TABLES.split(";")):
-                self._db.execute(statement)
+            self._make_tables()
+            self._make_quantities_text()
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('version', ?)", (str(VERSION),))
+
+    def _make_tables(self) -> None:
+        for statement in filter(str.strip, TABLES.split(";")):
+            self._db.execute(statement)
+
+    def _make_quantities_text(self) -> None:
+        """Rebuild tables from before quantities were decimals. SQLite cannot change the type of a column."""
+        for table in ("orders", "fills"):
+            kinds = {name: kind for _, name, kind, *_ in self._db.execute(f"PRAGMA table_info({table})").fetchall()}
+            if kinds["quantity"] != "REAL":
+                continue
+            found = self._db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
+            rows = [
+                [_text(value) if name.endswith("quantity") else value for name, value in zip(kinds, row, strict=True)]
+                for row in found
+            ]
+            self._db.execute(f"DROP TABLE {table}")
+            self._make_tables()
+            places = ", ".join("?" * len(kinds))
+            self._db.executemany(f"INSERT INTO {table} ({', '.join(kinds)}) VALUES ({places})", rows)
 
     @contextlib.contextmanager
     def at_one_time(self) -> Iterator[None]:
@@ -230,18 +251,17 @@ class Journal:
         self, number: int, orders: Iterable[OrderRequest], *, status: str = WRITTEN, reason: str = ""
     ) -> None:
         """Add orders that were decided at a bar; an order whose ID exists is left unchanged."""
-        rows = [
-            (*o[:1], number, *o[1:6], None if o.targets is None else json.dumps(o.targets), status, 0.0, reason)
-            for o in orders
-        ]
+        rows = [(o[0], number, o[1], _text(o.quantity), *o[3:6], _targets(o), status, "0", reason) for o in orders]
         self._db.executemany("INSERT OR IGNORE INTO orders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
-    def update_order(self, client_order_id: str, status: str, *, filled: float = 0.0, reason: str = "") -> bool:
+    def update_order(
+        self, client_order_id: str, status: str, *, filled: Decimal = Decimal(0), reason: str = ""
+    ) -> bool:
         """Set the state of an order. Returns whether it changed."""
         changed = self._db.execute(
             "UPDATE orders SET status = ?1, filled_quantity = ?2, reason = ?3 WHERE client_order_id = ?4 "
             "AND (status, filled_quantity, reason) IS NOT (?1, ?2, ?3)",
-            (status, filled, reason, client_order_id),
+            (status, _text(filled), reason, client_order_id),
         )
         return changed.rowcount > 0
 
@@ -285,7 +305,9 @@ class Journal:
         return [_timed(Charge, row) for row in found]
 
     def _add(self, table: str, event: Fill | Charge, number: int) -> None:
-        values = [*event._replace(time=_ns(event.time)), number]  # type: ignore[arg-type]
+        values: list[Any] = [*event._replace(time=_ns(event.time)), number]  # type: ignore[arg-type]
+        if isinstance(event, Fill):
+            values[Fill._fields.index("quantity")] = _text(event.quantity)
         columns, places = ", ".join((*event._fields, "number")), ", ".join("?" * len(values))
         self._db.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({places})", values)
 
@@ -331,13 +353,24 @@ class Journal:
 def _order(row: Sequence[Any]) -> OrderRecord:
     name, number, symbol, quantity, weight, limit_price, closing, targets, status, filled, reason = row
     told = None if targets is None else tuple(json.loads(targets))
-    request = OrderRequest(name, symbol, quantity, weight, limit_price, bool(closing), told)
-    return OrderRecord(request, number, status, filled, reason)
+    request = OrderRequest(name, symbol, exact(quantity), weight, limit_price, bool(closing), told)
+    return OrderRecord(request, number, status, exact(filled), reason)
+
+
+def _text(quantity: Decimal | float) -> str:
+    """A quantity with all of its digits; equal ones have equal texts."""
+    return f"{exact(quantity).normalize():f}"
+
+
+def _targets(order: OrderRequest) -> str | None:
+    return None if order.targets is None else json.dumps(order.targets)
 
 
 def _timed(kind: type[Event], row: Sequence[Any]) -> Event:
     values = dict(zip(kind._fields, row, strict=True))
     values["time"] = np.datetime64(values["time"], "ns")
+    if kind is Fill:
+        values["quantity"] = exact(values["quantity"])
     values |= {name: bool(values[name]) for name in ("exit", "margin_called") if name in values}
     return kind(**values)
 

@@ -18,6 +18,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -89,4 +90,6 @@ def _plain_value(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds")
+    if isinstance(value, Decimal):
+        return float(value) if value.is_finite() else None
     return str(value) if isinstance(value, Path) else value

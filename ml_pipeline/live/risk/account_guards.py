@@ -97,7 +97,8 @@ def impossible_order(order: OrderRequest, account: Exposure, symbols: frozenset[
     if order.symbol not in symbols:
         sentence = f'The order of "{order.symbol}" is refused: this session does not trade it.'
         return Refusal(name, order.symbol, math.nan, math.nan, sentence)
-    for what, value in (("quantity", order.quantity), ("weight", order.weight), ("limit price", order.limit_price)):
+    quantity = float(order.quantity)
+    for what, value in (("quantity", quantity), ("weight", order.weight), ("limit price", order.limit_price)):
         if value is not None and not math.isfinite(value):
             sentence = f"The order of {order.symbol} is refused: its {what} is {value}."
             return Refusal(name, order.symbol, value, math.nan, sentence)
@@ -200,7 +201,8 @@ class OrderRate(Guard):
 
 
 def _shown(order: OrderRequest) -> str:
-    return f"{order.quantity:+,.10g} {order.symbol}" if order.quantity else f"{order.weight:.4g} in {order.symbol}"
+    quantity = float(order.quantity)
+    return f"{quantity:+,.10g} {order.symbol}" if quantity else f"{order.weight:.4g} in {order.symbol}"
 
 
 def _beyond(

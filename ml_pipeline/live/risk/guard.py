@@ -108,17 +108,17 @@ class Exposure:
 
     def reduces(self, order: OrderRequest) -> bool:
         """Whether the order only makes a position smaller: never larger, and never one on the other side."""
-        before = self.holding(order.symbol)
-        if order.quantity == 0.0:
+        before, quantity = self.holding(order.symbol), float(order.quantity)
+        if not quantity:
             return order.weight * before >= 0.0 and self.position_after(order) <= self.worth(order.symbol)
-        return before * order.quantity < 0.0 and abs(order.quantity) <= abs(before) * (1 + ROUNDING)
+        return before * quantity < 0.0 and abs(quantity) <= abs(before) * (1 + ROUNDING)
 
     def order_value(self, order: OrderRequest) -> float:
         """The absolute value of the order in money; from its weight if its quantity depends on the fill."""
         if order.quantity == 0.0:
             signed = self._value(order.symbol, self.holding(order.symbol))
             return abs(order.weight * self.equity - signed)
-        return abs(self._value(order.symbol, order.quantity))
+        return abs(self._value(order.symbol, float(order.quantity)))
 
     def worth(self, symbol: str) -> float:
         """The absolute value of a position."""
@@ -130,7 +130,7 @@ class Exposure:
         if order.quantity == 0.0:
             target = 0.0 if order.closing else abs(order.weight * self.equity)
             return max(self.worth(order.symbol), target)
-        return abs(self._value(order.symbol, self.holding(order.symbol) + order.quantity))
+        return abs(self._value(order.symbol, self.holding(order.symbol) + float(order.quantity)))
 
     def gross_after(self, order: OrderRequest) -> float:
         """The sum of absolute values of all positions after the order."""
@@ -140,7 +140,7 @@ class Exposure:
         """Count an order as if it were filled."""
         after = self.position_after(order)
         self._gross += after - self.worth(order.symbol)
-        self._holdings[order.symbol] = self.holding(order.symbol) + order.quantity
+        self._holdings[order.symbol] = self.holding(order.symbol) + float(order.quantity)
         self._worth[order.symbol] = after
 
     def _value(self, symbol: str, quantity: float) -> float:

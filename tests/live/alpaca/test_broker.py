@@ -1,6 +1,7 @@
 """An account at a server that speaks Alpaca's protocol: orders, fills, positions, clock and calendar."""
 
 from collections import Counter
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -215,7 +216,7 @@ def test_an_expired_and_a_rejected_order_end(broker, server):
 
 
 def test_no_digit_is_lost_between_the_account_and_the_server(broker, server):
-    quantity, price = 0.123456789, 123.456789
+    quantity, price = Decimal("0.123456789"), 123.456789
     server.trading.exchange.prices = {"AAPL": "123.456789"}
     broker.submit([order("a", quantity)])
     assert str(server.trading.exchange.positions["AAPL"]) == "0.123456789"

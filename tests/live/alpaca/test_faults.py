@@ -198,7 +198,9 @@ def test_where_activities_are_late_as_well_the_average_tells_what_was_paid(broke
     server.trading.exchange.fill("a", 2, price=10)
     server.trading.exchange.fill("a", 3, price=11)
     events, _ = poll_until(broker, None, lambda events: bought(events) == 5.0)
-    assert sum(each.quantity * each.price for each in events if isinstance(each, Fill)) == pytest.approx(53, rel=1e-12)
+    assert sum(float(each.quantity) * each.price for each in events if isinstance(each, Fill)) == pytest.approx(
+        53, rel=1e-12
+    )
 
 
 def test_messages_that_come_twice_and_backwards_are_told_once(broker, server):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ml_pipeline.live.alpaca.client import RestClient
-from ml_pipeline.live.brokers.broker import ENDED, BrokerUnavailable, Fill, OrderRequest, OrderUpdate
+from ml_pipeline.live.brokers.broker import ENDED, BrokerUnavailable, Fill, OrderRequest, OrderUpdate, exact
 
 # Positions after each decision, of two symbols: through zero both ways, in fractions, and flat.
 TARGETS = [(2.5, -3.0), (-2.0, 0.0), (4.25, 5.5), (0.0, -1.0), (-3.0, 2.0), (1.5, -4.0), (-1.0, 0.75), (2.0, -2.0)]
@@ -26,7 +26,7 @@ class Journal:
     cursor: str | None = None
 
     def position(self, symbol):
-        return round(sum(each.quantity for each in self.fills.values() if each.symbol == symbol), 9)
+        return sum(each.quantity for each in self.fills.values() if each.symbol == symbol)
 
     def named(self, *statuses):
         return [name for name, (_, status) in self.orders.items() if status in statuses]
@@ -56,7 +56,7 @@ def trade(broker, journal, all_targets):
         collect(broker, journal)
         if not any(name.startswith(f"{number}-") for name in journal.orders):
             requests = [
-                OrderRequest(f"{number}-{symbol}", symbol, target - journal.position(symbol), 0.1)
+                OrderRequest(f"{number}-{symbol}", symbol, exact(target) - journal.position(symbol), 0.1)
                 for symbol, target in zip(SYMBOLS, targets, strict=True)
             ]
             journal.orders |= {each.client_order_id: (each, "written") for each in requests}

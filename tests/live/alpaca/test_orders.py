@@ -36,8 +36,8 @@ def test_whatever_comes_when_each_share_is_told_once_at_its_price(data):
         seen |= {each: executions[each] for each in known if each <= quantities[reached]}
         fills += tell(order(quantities[reached], values[reached]), told, seen)
     assert len({fill.fill_id for fill in fills}) == len(fills)
-    assert sum(fill.quantity for fill in fills) == float(quantities[-1])
-    np.testing.assert_allclose(sum(fill.quantity * fill.price for fill in fills), float(values[-1]), rtol=1e-9)
+    assert sum(fill.quantity for fill in fills) == quantities[-1]
+    np.testing.assert_allclose(sum(float(fill.quantity) * fill.price for fill in fills), float(values[-1]), rtol=1e-9)
 
 
 def test_single_prices_are_kept_where_they_are_known():

@@ -65,7 +65,7 @@ def test_a_late_order_is_filled_on_the_way_from_open_to_close(open_broker):
     (fill,) = fills(broker)
     assert fill.price == 102
     assert fill.time == START + MINUTE + np.timedelta64(15, "s")
-    assert fill.quantity == pytest.approx(0.5 * 10_000 / 102)
+    assert float(fill.quantity) == pytest.approx(0.5 * 10_000 / 102)
 
 
 def test_an_order_on_time_is_filled_at_the_open(open_broker):
@@ -110,7 +110,9 @@ def test_an_order_filled_in_part(open_broker, rest):
     assert update.filled_quantity == part.quantity
     assert update.status == ("partly_filled" if rest == "open" else "canceled")
     broker.market_closed_bar(minute_bar(2))
-    assert sum(fill.quantity for fill in fills(broker)) == pytest.approx(50 if rest == "open" else part.quantity)
+    assert float(sum(fill.quantity for fill in fills(broker))) == pytest.approx(
+        50 if rest == "open" else float(part.quantity)
+    )
     (update,) = broker.orders(["one"])
     assert update.status == ("filled" if rest == "open" else "canceled")
 

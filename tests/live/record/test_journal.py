@@ -4,6 +4,7 @@ import json
 import math
 import sqlite3
 from contextlib import closing
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.brokers.broker import Charge, Fill, OrderRequest
-from ml_pipeline.live.record.journal import WRITTEN, Journal, pack_bars, unpack_bars
+from ml_pipeline.live.brokers.broker import Charge, Fill, OrderRequest, exact
+from ml_pipeline.live.record.journal import TABLES, WRITTEN, Journal, pack_bars, unpack_bars
 from ml_pipeline.trading.market.bar_set import BarSet
 
 TIME = np.datetime64("2024-03-01T09:30:00.000000001", "ns")
@@ -82,21 +83,21 @@ def test_snapshots_keep_the_bits_of_numbers(one_journal, number):
 
 
 def test_an_order_is_written_once_and_followed_to_its_end(journal):
-    order = OrderRequest("A-1", "A", 1 / 3, 0.5)
+    order = OrderRequest("A-1", "A", exact(1 / 3), 0.5)
     with journal.transaction():
         journal.add_orders(4, [order])
-        journal.add_orders(5, [order._replace(quantity=9.0)])
+        journal.add_orders(5, [order._replace(quantity=Decimal(9))])
 
     assert [(each.request, each.number, each.status) for each in journal.orders()] == [(order, 4, WRITTEN)]
-    assert journal.update_order("A-1", "filled", filled=1 / 3)
-    assert not journal.update_order("A-1", "filled", filled=1 / 3)
+    assert journal.update_order("A-1", "filled", filled=exact(1 / 3))
+    assert not journal.update_order("A-1", "filled", filled=exact(1 / 3))
     assert not journal.update_order("B-1", "filled")
     assert journal.orders(statuses=[WRITTEN]) == []
-    assert journal.orders(statuses=["filled"], number=4)[0].filled_quantity == 1 / 3
+    assert journal.orders(statuses=["filled"], number=4)[0].filled_quantity == exact(1 / 3)
 
 
 def test_fills_and_charges_come_back_in_order_and_once(journal):
-    fills = [Fill(name, "A-1", "A", 0.1, 1 / 3, 0.0, TIME) for name in ("f2", "f1")]
+    fills = [Fill(name, "A-1", "A", Decimal("0.1"), 1 / 3, 0.0, TIME) for name in ("f2", "f1")]
     charge = Charge("c1", 0.1, "borrowing", TIME, days=3.0)
     for event in (*fills, fills[0]):
         journal.add_fill(1, event)
@@ -105,6 +106,38 @@ def test_fills_and_charges_come_back_in_order_and_once(journal):
 
     assert journal.fills() == fills
     assert journal.charges() == [charge]
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=9))
+def test_quantities_keep_every_digit(one_journal, quantity):
+    name = str(one_journal.n_fills())
+    with one_journal.transaction():
+        one_journal.add_fill(1, Fill(name, "A-1", "A", quantity, 1.0, 0.0, TIME))
+    assert str(one_journal.fills()[-1].quantity.normalize()) == str(quantity.normalize())
+
+
+def test_a_journal_from_before_decimals_is_read_and_goes_on(tmp_path):
+    path, third = tmp_path / "journal.sqlite", 0.1 + 0.2
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(TABLES.replace("quantity TEXT", "quantity REAL"))
+        db.execute("INSERT INTO meta VALUES ('version', '1')")
+        for name in ("b", "a"):
+            db.execute(
+                "INSERT INTO orders VALUES (?, 4, 'A', ?, 0.5, NULL, 0, NULL, 'accepted', ?, '')", (name, third, 1e-7)
+            )
+            db.execute("INSERT INTO fills VALUES (?, ?, 'A', ?, 1.5, 0.0, 17, 0, 0, 4)", (name, name, third))
+        db.commit()
+    for writes in (False, True, True):
+        with closing(Journal(path, writes=writes)) as journal:
+            assert [(each.request.client_order_id, float(each.request.quantity)) for each in journal.orders()] == [
+                ("b", third),
+                ("a", third),
+            ]
+            assert {each.filled_quantity for each in journal.orders(statuses=["accepted"])} == {Decimal("1e-7")}
+            assert [float(each.quantity) for each in journal.fills()] == [third, third]
+    with closing(Journal(path)) as journal, journal.transaction():
+        journal.add_fill(5, Fill("c", "a", "A", Decimal("12345678901.123456789"), 1.0, 0.0, TIME))
+        assert journal.fills()[-1].quantity == Decimal("12345678901.123456789")
 
 
 def test_bars_are_found_again_after_the_file_was_closed(tmp_path):

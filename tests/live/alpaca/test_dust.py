@@ -1,0 +1,74 @@
+"""A session at Alpaca whose positions are closed leaves nothing in the account."""
+
+from decimal import Decimal
+
+import numpy as np
+
+from ml_pipeline.live.config import paper_trade_config
+from ml_pipeline.live.session import PaperTrading
+from ml_pipeline.live.supervision.requests import ask
+from tests.live.loop.sessions import deploy
+
+
+def write_bars(path, symbol, n_bars=60):
+    """Minutes of a market session in New York."""
+    generator = np.random.default_rng(3)
+    times = np.datetime64("2024-03-04T15:00", "s") + np.arange(n_bars) * np.timedelta64(1, "m")
+    closes = (100 * np.exp(generator.normal(0, 0.01, n_bars).cumsum())).round(2)
+    rows = [
+        f"{str(t).replace('T', ' ')},{symbol},{c},{c + 0.1},{c - 0.1},{c},9" for t, c in zip(times, closes, strict=True)
+    ]
+    path.write_text("\n".join(["time,symbol,open,high,low,close,volume", *rows]) + "\n")
+    return path
+
+
+def trading_at(broker, server, tmp_path, *, name, flatten_at=None):
+    """A replay in the account at the stand-in, whose prices are the closes; flatten_at: number of a bar."""
+    config = paper_trade_config(
+        {
+            "model": tmp_path / "model",
+            "root": tmp_path,
+            "name": name,
+            "broker": "alpaca",
+            "replay": tmp_path / "bars.csv",
+        }
+    )
+    seen = []
+
+    def closed(bars):
+        server.trading.exchange.prices = {"AAPL": str(bars.close[0])}
+        seen.append(bars)
+        if len(seen) == flatten_at:
+            ask(tmp_path / name, "flatten")
+
+    broker.market_closed_bar = closed
+    return PaperTrading(config, broker=broker)
+
+
+def test_a_session_that_was_flattened_leaves_nothing_and_the_next_one_starts(open_broker, server, tmp_path):
+    write_bars(tmp_path / "bars.csv", "AAPL")
+    deploy(tmp_path / "model", ["AAPL"], action_mode="target_weights", allow_short=False)
+    exchange = server.trading.exchange
+
+    ended = trading_at(open_broker(), server, tmp_path, name="first", flatten_at=50).run()
+
+    assert (ended.status, ended.flat) == ("stopped", True), ended.reason
+    assert len([order for order in exchange.orders.values() if order.status == "filled"]) > 20
+    assert exchange.positions == {}
+    again = trading_at(open_broker(), server, tmp_path, name="second")
+    again.stop.request("Enough.")
+    assert again.run().reason == "Enough."
+
+
+def test_what_is_below_the_smallest_order_counts_as_flat_and_is_said(open_broker, server, tmp_path):
+    write_bars(tmp_path / "bars.csv", "AAPL")
+    deploy(tmp_path / "model", ["AAPL"], action_mode="target_weights", allow_short=False)
+    server.trading.exchange.positions = {"AAPL": Decimal("0.0000000004")}
+    trading = trading_at(open_broker(), server, tmp_path, name="first")
+    told = []
+    trading._say = told.append
+    trading.stop.request("Enough.")
+
+    assert trading.run().reason == "Enough."
+
+    assert any("0.0000000004 AAPL is left over" in each for each in told)
