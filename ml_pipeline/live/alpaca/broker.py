@@ -1,12 +1,14 @@
 """An account at Alpaca: orders are sent by REST, and their events received by stream and by polling."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.alpaca.asset_fees import AssetFees, is_pair
 from ml_pipeline.live.alpaca.client import ExchangeClock, Refused, RestClient
 from ml_pipeline.live.alpaca.config import AlpacaConfig, Ask, check_real_money, confirm_real_money
 from ml_pipeline.live.alpaca.entry import AlpacaAsset, OrderEntry, asset_of
@@ -37,7 +39,6 @@ class AlpacaBroker:
 
     name = "alpaca"
     sizes_at_fill = False
-    quantities = QuantityRules(usual_step=SMALLEST_QUANTITY)  # whole shares are rounded with each order, and reported
     has_clock = True
 
     def __init__(
@@ -54,16 +55,29 @@ class AlpacaBroker:
         self._book = OrderBook(rest)
         self._hours = ExchangeClock(rest)
         self._charges = AccountCharges(rest)
+        self._fees = AssetFees(self._positions)
         self._assets: dict[str, AlpacaAsset] = {}
         self._tracked = TrackedOrders(self._book)
         self._entry = OrderEntry(rest, self._book, self._tracked, self.asset)
         self._stream = start_stream(self._book)
         self._events = OrderEvents(self._book, self._tracked, self._entry, self._stream, self._hours.now)
 
+    @property
+    def quantities(self) -> QuantityRules:
+        """Nine decimals, or the steps of crypto. Whole shares are rounded with each order, and reported."""
+        pairs = {symbol: asset for symbol, asset in self._assets.items() if asset.is_crypto}
+        return QuantityRules(
+            {symbol: asset.step for symbol, asset in pairs.items()},
+            usual_step=SMALLEST_QUANTITY,
+            smallest={symbol: asset.smallest for symbol, asset in pairs.items()},
+        )
+
     def account(self) -> AccountState:
         account = self._rest.get("/account")
         cash, equity, power = (float(account[name]) for name in ("cash", "equity", "buying_power"))
-        return AccountState(cash, equity, power, self._positions())
+        positions = self._positions()
+        self._fees.note_account(positions)
+        return AccountState(cash, equity, power, positions)
 
     def orders(self, client_order_ids: Sequence[str] | None = None) -> list[OrderUpdate]:
         """The known orders among these IDs; None: all open orders, including those of other sources.
@@ -86,7 +100,12 @@ class AlpacaBroker:
         return found
 
     def submit(self, orders: Sequence[OrderRequest]) -> list[OrderUpdate]:
-        return self._entry.submit(orders, self._positions()) if orders else []
+        if not orders:
+            return []
+        positions = self._positions()
+        self._fees.note_account(positions)
+        self._fees.note_sent(order.symbol for order in orders)
+        return self._entry.submit(orders, positions)
 
     def cancel(self, client_order_ids: Sequence[str]) -> None:
         self._entry.cancel(client_order_ids)
@@ -101,14 +120,20 @@ class AlpacaBroker:
         """
         told = read_cursor(cursor)
         events, after = self._events.since(told)
+        received = self._fees.taken_off(cursor, told.held, events)
+        if received is None:
+            return [], cursor
+        events, after.held = received
         charges, after.charges = self._charges.since(told.charges)
-        return sorted([*events, *charges], key=lambda event: event.time), after.dump()
+        text = after.dump()
+        self._fees.note_cursor(text, (self._tracked.symbol(name) for name in after.requests))
+        return sorted([*events, *charges], key=lambda event: event.time), text
 
     def now(self) -> np.datetime64:
         return self._hours.now()
 
     def sessions(self, first: np.datetime64, last: np.datetime64) -> list[TradingSession]:
-        return self._hours.sessions(first, last)
+        return [] if any(asset.is_crypto for asset in self._assets.values()) else self._hours.sessions(first, last)
 
     def close(self) -> None:
         self._stream.close()
@@ -124,7 +149,9 @@ class AlpacaBroker:
         """What the account may do with a symbol; requested once."""
         if symbol not in self._assets:
             try:
-                self._assets[symbol] = asset_of(self._rest.get(f"/assets/{quote(symbol, safe='')}"))
+                asset = asset_of(self._rest.get(f"/assets/{quote(symbol, safe='')}"))
+                # Without the slash, orders and positions would have another name than the session.
+                self._assets[symbol] = asset._replace(tradable=asset.tradable and asset.is_crypto == is_pair(symbol))
             except Refused as refused:
                 if refused.status not in _UNKNOWN_SYMBOL:
                     raise
@@ -136,8 +163,14 @@ class AlpacaBroker:
         found = {}
         for each in self._rest.get("/positions"):
             quantity = abs(number(each["qty"]))
-            found[str(each["symbol"])] = -quantity if each["side"] == "short" else quantity
+            found[self._name_of(each)] = -quantity if each["side"] == "short" else quantity
         return found
+
+    def _name_of(self, position: Mapping[str, Any]) -> str:
+        """The symbol of a position. Alpaca writes BTC/USD as BTCUSD there."""
+        symbol = str(position["symbol"])
+        pairs = {name.replace("/", ""): name for name, asset in self._assets.items() if asset.is_crypto}
+        return pairs.get(symbol, symbol) if position.get("asset_class") == "crypto" else symbol
 
     def _stranger(self, name: str) -> Tracked:
         """An order of another source, whose events are not reported."""
@@ -196,9 +229,11 @@ def open_alpaca(
         unknown = [symbol for symbol in symbols if not broker.asset(symbol).tradable]
         if unknown:
             raise UserError(
-                f"{', '.join(unknown)} cannot be traded in this account, which trades US stocks and ETFs that "
-                "Alpaca has; name such symbols, or use the simulated broker."
+                f"{', '.join(unknown)} cannot be traded in this account, which trades US stocks, ETFs and crypto that "
+                "Alpaca has; name such symbols, pairs with a slash (BTC/USD), or use the simulated broker."
             )
+        if any(map(is_pair, symbols)):
+            broker._fees.begin()
     except BaseException:
         broker.close()
         raise

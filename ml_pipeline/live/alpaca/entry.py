@@ -8,20 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ml_pipeline.live.alpaca.client import Refused, RestClient
-from ml_pipeline.live.alpaca.orders import FIRST_LEG, BrokerOrder, OrderBook, Tracked, TrackedOrders, path_of
+from ml_pipeline.live.alpaca.orders import FIRST_LEG, BrokerOrder, OrderBook, Tracked, TrackedOrders, number, path_of
 from ml_pipeline.live.brokers.broker import (
     SMALLEST_QUANTITY,
     BrokerUnavailable,
     OrderRequest,
     OrderUpdate,
     QuantityRules,
+    exact,
     quantity_text,
 )
 
-_SHARES = "us_equity"
-"""Alpaca's class of US stocks and ETFs. Crypto has no day orders, no shorts, and fees in the coin itself."""
+_SHARES, _CRYPTO = "us_equity", "crypto"
 _WHOLE = Decimal(1)
-_ACCEPTED = QuantityRules(usual_step=SMALLEST_QUANTITY)
 _CENT, _HUNDREDTH_OF_A_CENT = Decimal("0.01"), Decimal("0.0001")
 _LONGEST_WAIT_S = 2.0
 """Longest wait for a position to close before it is reversed, and for a cancellation."""
@@ -31,11 +30,21 @@ _DUPLICATE = 40010001
 
 
 class AlpacaAsset(NamedTuple):
-    """What the account may do with a symbol."""
+    """What the account may do with a symbol.
+
+    step, smallest: of quantities. tick: of limit prices; None: cents, or below one dollar, hundredths of a cent.
+    """
 
     tradable: bool
     fractionable: bool
     shortable: bool
+    is_crypto: bool = False
+    step: Decimal = SMALLEST_QUANTITY
+    smallest: Decimal = SMALLEST_QUANTITY
+    tick: Decimal | None = None
+
+
+_STOCK = AlpacaAsset(tradable=True, fractionable=True, shortable=True)
 
 
 class OrderPlan(NamedTuple):
@@ -61,18 +70,22 @@ def plan_order(order: OrderRequest, asset: AlpacaAsset, position: Decimal) -> Or
     """
     if not asset.tradable:
         return OrderPlan((), f"{order.symbol} cannot be traded at Alpaca")
-    # It may be of books that are not exact: what Alpaca reports decides what closes the position.
-    wanted = -position if order.closing else _ACCEPTED.quantity(order.symbol, order.quantity, position)
-    if order.closing and not position:
-        return OrderPlan((), "there is no position to close")
+    # What Alpaca reports decides what closes the position, not the books.
+    rules = QuantityRules(usual_step=asset.step, smallest={order.symbol: asset.smallest})
+    wanted = -position if order.closing else rules.quantity(order.symbol, order.quantity, position)
+    if order.closing and rules.is_flat(order.symbol, position):
+        wanted = Decimal(0)
+    if not wanted:
+        small = f"{quantity_text(abs(order.quantity))} is below the smallest order at Alpaca"
+        return OrderPlan((), "there is no position to close" if order.closing else small)
     if wanted * position < 0 and abs(wanted) > abs(position):
         rest, note = _opening(wanted + position, asset)
         if rest:
             return OrderPlan(((order.client_order_id + FIRST_LEG, -position), (order.client_order_id, rest)), note)
         return OrderPlan(((order.client_order_id, -position),), note)
+    if position and wanted == -position:
+        return OrderPlan(((order.client_order_id, wanted),))
     quantity, note = _reducing(wanted, asset) if wanted * position < 0 else _opening(wanted, asset)
-    if position and quantity == -position:
-        note = ""
     return OrderPlan(((order.client_order_id, quantity),) if quantity else (), note)
 
 
@@ -100,37 +113,55 @@ def _rounded(quantity: Decimal, reason: str) -> tuple[Decimal, str]:
     return rounded, "" if rounded == quantity else note
 
 
-def order_fields(client_order_id: str, symbol: str, quantity: Decimal, limit_price: float | None) -> dict[str, Any]:
-    """The fields of an order for Alpaca's server: a day order, market or limit. Numbers are exact, as text."""
+def order_fields(
+    client_order_id: str,
+    symbol: str,
+    quantity: Decimal,
+    limit_price: float | None,
+    *,
+    asset: AlpacaAsset = _STOCK,
+) -> dict[str, Any]:
+    """The fields of an order for Alpaca's server, market or limit. Numbers are exact, as text.
+
+    Orders of shares are valid for the day. Alpaca has no such orders of crypto: they are good until canceled, which the
+    session does at its next decision.
+    """
     side = "buy" if quantity > 0 else "sell"
     fields = {
         "symbol": symbol,
         "qty": f"{abs(quantity).normalize():f}",
         "side": side,
         "type": "market",
-        "time_in_force": "day",
+        "time_in_force": "gtc" if asset.is_crypto else "day",
         "client_order_id": client_order_id,
     }
     if limit_price is None:
         return fields
-    return {**fields, "type": "limit", "limit_price": f"{_tick(limit_price, quantity):f}"}
+    return {**fields, "type": "limit", "limit_price": f"{_tick(limit_price, quantity, asset.tick):f}"}
 
 
-def _tick(price: float, quantity: Decimal) -> Decimal:
-    """A limit on Alpaca's grid, in cents or, below one dollar, hundredths of a cent; never worse than `price`."""
-    exact = Decimal(repr(float(price)))
-    tick = _CENT if exact >= 1 else _HUNDREDTH_OF_A_CENT
-    near = exact.quantize(tick, ROUND_HALF_UP)
-    if abs(near - exact) < SMALLEST_QUANTITY:  # 1.10 that was computed as 1.1000000000000003
+def _tick(price: float, quantity: Decimal, tick: Decimal | None) -> Decimal:
+    """A limit on Alpaca's grid, see `AlpacaAsset.tick`; never worse than `price`."""
+    wanted = exact(price)
+    tick = tick or (_CENT if wanted >= 1 else _HUNDREDTH_OF_A_CENT)
+    near = (wanted / tick).quantize(_WHOLE, ROUND_HALF_UP) * tick
+    if abs(near - wanted) < SMALLEST_QUANTITY:  # 1.10 that was computed as 1.1000000000000003
         return near
-    return exact.quantize(tick, ROUND_DOWN if quantity > 0 else ROUND_UP)
+    return (wanted / tick).quantize(_WHOLE, ROUND_DOWN if quantity > 0 else ROUND_UP) * tick
 
 
 def asset_of(answer: Mapping[str, Any]) -> AlpacaAsset:
-    """Parse an asset from Alpaca's server; only stocks and ETFs count as tradable."""
-    is_share = answer.get("class", _SHARES) == _SHARES
-    tradable = is_share and bool(answer.get("tradable")) and answer.get("status", "active") == "active"
-    return AlpacaAsset(tradable, bool(answer.get("fractionable")), bool(answer.get("shortable")))
+    """Parse an asset from Alpaca's server; only stocks, ETFs and crypto count as tradable."""
+    kind = answer.get("class", _SHARES)
+    is_active = answer.get("status", "active") == "active"
+    tradable = kind in (_SHARES, _CRYPTO) and bool(answer.get("tradable")) and is_active
+    asset = AlpacaAsset(tradable, bool(answer.get("fractionable")), bool(answer.get("shortable")))
+    if kind != _CRYPTO:
+        return asset
+    step, smallest = (number(answer.get(name)) for name in ("min_trade_increment", "min_order_size"))
+    tick = number(answer.get("price_increment"))
+    step = step or SMALLEST_QUANTITY
+    return asset._replace(is_crypto=True, shortable=False, step=step, smallest=max(step, smallest), tick=tick or None)
 
 
 class OrderEntry:
@@ -228,7 +259,7 @@ class OrderEntry:
         if tracked.rest:
             return self._tracked.update(tracked)
         closed = first.sign * first.quantity
-        left = order.quantity - closed
+        left = exact(order.quantity) - closed
         rest = plan_order(order._replace(quantity=left, closing=False), self._asset(order.symbol), Decimal(0))
         self._tracked.track_found(tracked.client_order_id)
         tracked.rest, tracked.note, tracked.quantity = rest.quantity, rest.note, closed + rest.quantity
@@ -242,9 +273,11 @@ class OrderEntry:
         """
         if leg not in tracked.legs:
             tracked.legs.append(leg)
+        asset = self._asset(tracked.symbol)
+        fields = order_fields(leg, tracked.symbol, quantity, tracked.limit_price, asset=asset)
         tracked.tried_at = time.monotonic()
         try:
-            answer = self._rest.post("/orders", order_fields(leg, tracked.symbol, quantity, tracked.limit_price))
+            answer = self._rest.post("/orders", fields)
             self._book.note_order(answer)
         except Refused as refused:
             if not _is_duplicate(refused):

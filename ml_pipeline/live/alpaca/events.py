@@ -54,6 +54,7 @@ class ReportedOrder:
 @dataclass
 class EventCursor:
     """requests: open orders by client order ID. charges: IDs of the latest reported ones; None: none requested yet.
+    held: positions in crypto to which the reported fills add up; None: unknown.
     run, number: all other orders up to the `number`-th of the process `run` have ended and were reported. after: UTC;
     orders that the account received later were sent by `run` but not reported.
     """
@@ -63,6 +64,7 @@ class EventCursor:
     after: np.datetime64 | None = None
     requests: dict[str, ReportedOrder] = field(default_factory=dict)
     charges: list[str] | None = None
+    held: dict[str, Decimal] | None = None
 
     def dump(self) -> str:
         """The cursor as text; equal states have equal texts."""
@@ -81,6 +83,7 @@ class EventCursor:
             "after": None if self.after is None else str(self.after),
             "requests": requests,
             "charges": self.charges,
+            **({"held": {symbol: str(quantity) for symbol, quantity in self.held.items()}} if self.held else {}),
         }
         return json.dumps(content, separators=(",", ":"))
 
@@ -102,7 +105,8 @@ def read_cursor(text: str | None) -> EventCursor:
             for name, each in content["requests"].items()
         }
         after = None if content["after"] is None else np.datetime64(content["after"], "ns")
-        return EventCursor(content["run"], int(content["number"]), after, requests, content["charges"])
+        held = {symbol: Decimal(quantity) for symbol, quantity in content.get("held", {}).items()}
+        return EventCursor(content["run"], int(content["number"]), after, requests, content["charges"], held)
     except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError):
         raise UserError(
             "The position in Alpaca's events that the session saved cannot be read, so it began with another broker; "

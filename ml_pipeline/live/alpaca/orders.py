@@ -299,6 +299,13 @@ class TrackedOrders:
         """Track the order with this ID, with all of its orders in the book."""
         return self.track(name, legs=self.legs(name))
 
+    def symbol(self, name: str) -> str:
+        """The symbol of a tracked order; empty if it is unknown."""
+        tracked = self._tracked.get(name)
+        if tracked is None or tracked.symbol:
+            return "" if tracked is None else tracked.symbol
+        return next((order.symbol for order in self.found(tracked)), "")
+
     def untrack(self, name: str) -> None:
         self._tracked.pop(name, None)
 

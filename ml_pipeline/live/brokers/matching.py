@@ -250,7 +250,9 @@ def check_limit(request: OrderRequest, filled: Filled) -> None:
         return
     is_better = filled.price <= limit if filled.quantity > 0.0 else filled.price >= limit
     assert is_better, f"{request} was filled at {filled.price!r}, beyond its limit"
-    assert filled.quantity * float(request.quantity) > 0.0, f"{request} was filled with {filled.quantity!r}, on the other side"
+    assert filled.quantity * float(request.quantity) > 0.0, (
+        f"{request} was filled with {filled.quantity!r}, on the other side"
+    )
 
 
 def canceled(orders: Iterable[StoredOrder], time: Time) -> Change:

@@ -32,8 +32,8 @@ def open_broker(server) -> Iterator[Callable]:
 
     opened = []
 
-    def start(*, listening: bool = True, **changes):
-        broker = open_alpaca(config_for(server, **changes))
+    def start(*, listening: bool = True, symbols=(), **changes):
+        broker = open_alpaca(config_for(server, **changes), symbols=symbols)
         opened.append(broker)
         assert not listening or broker._stream.wait_until_listening(30)
         return broker

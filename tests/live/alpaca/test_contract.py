@@ -9,8 +9,10 @@ from ml_pipeline.testing.brokers import BrokerContract
 from tests.live.alpaca.conftest import config_for
 
 
-class TestAlpacaBroker(BrokerContract):
-    symbol = "AAPL"
+class ContractAtAlpaca:
+    """What is done at the stand-in, and a test that differs there."""
+
+    symbol: str
 
     @pytest.fixture(autouse=True)
     def at_the_server(self, server):
@@ -18,13 +20,8 @@ class TestAlpacaBroker(BrokerContract):
         server.trading.exchange.fills = "on demand"
         server.trading.exchange.assets = {"NO-SUCH-SYMBOL": {"missing": True}}
 
-    def open_broker(self) -> Broker:
-        from ml_pipeline.live.alpaca.broker import open_alpaca
-
-        return open_alpaca(config_for(self.server))
-
     def let_market_trade(self, broker: Broker) -> None:
-        self.server.trading.exchange.close_bar({"AAPL": (100, 101, 99, 100)})
+        self.server.trading.exchange.close_bar({self.symbol: (100, 101, 99, 100)})
 
     def test_another_connection_finds_the_account_as_it_was(self, broker: Broker) -> None:
         """As the contract has it, but for what Alpaca adds: orders that wait hold buying power, and what happened
@@ -44,3 +41,12 @@ class TestAlpacaBroker(BrokerContract):
             assert [update.client_order_id for update in known] == [bought.client_order_id, waiting.client_order_id]
         with closing(self.open_broker()) as another_session:
             assert another_session.poll(None)[0] == []
+
+
+class TestAlpacaBroker(ContractAtAlpaca, BrokerContract):
+    symbol = "AAPL"
+
+    def open_broker(self) -> Broker:
+        from ml_pipeline.live.alpaca.broker import open_alpaca
+
+        return open_alpaca(config_for(self.server))

@@ -3,6 +3,7 @@
 from decimal import Decimal
 
 import numpy as np
+import pytest
 
 from ml_pipeline.live.config import paper_trade_config
 from ml_pipeline.live.session import PaperTrading
@@ -11,32 +12,25 @@ from tests.live.loop.sessions import deploy
 
 
 def write_bars(path, symbol, n_bars=60):
-    """Minutes of a market session in New York."""
+    """Minutes of a market session in New York, or for crypto, of a Sunday."""
     generator = np.random.default_rng(3)
-    times = np.datetime64("2024-03-04T15:00", "s") + np.arange(n_bars) * np.timedelta64(1, "m")
+    begins = np.datetime64("2024-03-03T15:00" if "/" in symbol else "2024-03-04T15:00", "s")
+    times = begins + np.arange(n_bars) * np.timedelta64(1, "m")
     closes = (100 * np.exp(generator.normal(0, 0.01, n_bars).cumsum())).round(2)
-    rows = [
-        f"{str(t).replace('T', ' ')},{symbol},{c},{c + 0.1},{c - 0.1},{c},9" for t, c in zip(times, closes, strict=True)
-    ]
+    bars = zip((str(time).replace("T", " ") for time in times), closes, strict=True)
+    rows = [f"{time},{symbol},{close},{close + 0.1},{close - 0.1},{close},9" for time, close in bars]
     path.write_text("\n".join(["time,symbol,open,high,low,close,volume", *rows]) + "\n")
     return path
 
 
-def trading_at(broker, server, tmp_path, *, name, flatten_at=None):
+def trading_at(broker, server, tmp_path, *, name, symbol="AAPL", flatten_at=None):
     """A replay in the account at the stand-in, whose prices are the closes; flatten_at: number of a bar."""
-    config = paper_trade_config(
-        {
-            "model": tmp_path / "model",
-            "root": tmp_path,
-            "name": name,
-            "broker": "alpaca",
-            "replay": tmp_path / "bars.csv",
-        }
-    )
+    settings = {"model": tmp_path / "model", "root": tmp_path, "name": name, "broker": "simulated"}
+    config = paper_trade_config({**settings, "replay": tmp_path / "bars.csv"})
     seen = []
 
     def closed(bars):
-        server.trading.exchange.prices = {"AAPL": str(bars.close[0])}
+        server.trading.exchange.prices = {symbol: str(bars.close[0])}
         seen.append(bars)
         if len(seen) == flatten_at:
             ask(tmp_path / name, "flatten")
@@ -45,17 +39,19 @@ def trading_at(broker, server, tmp_path, *, name, flatten_at=None):
     return PaperTrading(config, broker=broker)
 
 
-def test_a_session_that_was_flattened_leaves_nothing_and_the_next_one_starts(open_broker, server, tmp_path):
-    write_bars(tmp_path / "bars.csv", "AAPL")
-    deploy(tmp_path / "model", ["AAPL"], action_mode="target_weights", allow_short=False)
+@pytest.mark.parametrize("symbol", ["AAPL", "BTC/USD"])
+def test_a_session_that_was_flattened_leaves_nothing_and_the_next_one_starts(open_broker, server, tmp_path, symbol):
+    write_bars(tmp_path / "bars.csv", symbol)
+    deploy(tmp_path / "model", [symbol], action_mode="target_weights", allow_short=False)
     exchange = server.trading.exchange
 
-    ended = trading_at(open_broker(), server, tmp_path, name="first", flatten_at=50).run()
+    broker = open_broker(symbols=[symbol])
+    ended = trading_at(broker, server, tmp_path, name="first", symbol=symbol, flatten_at=50).run()
 
     assert (ended.status, ended.flat) == ("stopped", True), ended.reason
     assert len([order for order in exchange.orders.values() if order.status == "filled"]) > 20
     assert exchange.positions == {}
-    again = trading_at(open_broker(), server, tmp_path, name="second")
+    again = trading_at(open_broker(symbols=[symbol]), server, tmp_path, name="second", symbol=symbol)
     again.stop.request("Enough.")
     assert again.run().reason == "Enough."
 

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import ROUND_UP, Decimal
 from typing import Any, Literal
 
 OPEN = ("new", "accepted", "pending_new", "partially_filled", "held")
@@ -56,7 +56,7 @@ class Order:
             **{f"{each}_at": self.changed_at.get(f"{each}_at") for each in ("filled", "canceled", "expired", "failed")},
             "asset_id": str(uuid.uuid5(uuid.NAMESPACE_DNS, self.symbol)),
             "symbol": self.symbol,
-            "asset_class": "us_equity",
+            "asset_class": "crypto" if "/" in self.symbol else "us_equity",
             "qty": text(self.quantity),
             "filled_qty": text(self.filled),
             "filled_avg_price": average,
@@ -64,7 +64,7 @@ class Order:
             "order_type": self.kind,
             "type": self.kind,
             "side": self.side,
-            "time_in_force": "day",
+            "time_in_force": "gtc" if "/" in self.symbol else "day",
             "limit_price": None if self.limit_price is None else text(self.limit_price),
             "stop_price": None,
             "status": self.status,
@@ -77,7 +77,8 @@ class Exchange:
     """cash: of an account that starts without positions. prices: by symbol; those that are not there cost 100.
 
     fills: whether market orders are filled as they come, or when `fill` or `close_bar` says so. assets: what differs
-    from a tradable, fractionable and shortable one. in_activities: whether fills show up there; they may be late.
+    from a tradable, fractionable and shortable one; symbols with a slash are crypto. crypto_fee: a fraction of what is
+    credited. in_activities: whether fills show up there; they may be late.
     """
 
     def __init__(self, publish: Callable[[dict[str, Any]], None]) -> None:
@@ -88,6 +89,8 @@ class Exchange:
         self.assets: dict[str, dict[str, object]] = {}
         self.fills: Literal["at once", "on demand"] = "at once"
         self.in_activities = True
+        self.crypto_fee = Decimal("0.0025")
+        self._fees: list[tuple[Order, Decimal, Decimal]] = []  # not posted yet
         self.positions: dict[str, Decimal] = {}
         self.orders: dict[str, Order] = {}  # by client order id
         self.activities: list[dict[str, Any]] = []
@@ -140,10 +143,13 @@ class Exchange:
             raise Rejection(422, 42210000, f"asset {symbol} is not tradable")
         if quantity <= 0 or quantity != quantity.quantize(Decimal("1e-9")):
             raise Rejection(422, 42210000, "qty must be > 0 and have at most 9 decimals")
-        if fields["side"] not in ("buy", "sell") or fields.get("time_in_force") != "day":
+        if "/" in symbol:
+            _check_crypto(fields, quantity, asset)
+        elif fields["side"] not in ("buy", "sell") or fields.get("time_in_force") != "day":
             raise Rejection(422, 42210000, "invalid order")
         limit = Decimal(str(fields["limit_price"])) if fields["type"] == "limit" else None
-        if limit is not None and limit != limit.quantize(Decimal("0.01") if limit >= 1 else Decimal("0.0001")):
+        tick = Decimal("0.01") if limit is None or limit >= 1 else Decimal("0.0001")
+        if "/" not in symbol and limit is not None and limit != limit.quantize(tick):
             raise Rejection(422, 42210000, f"invalid limit_price {limit}. sub-penny increment does not fulfill minimum")
         order = Order(name, symbol, str(fields["side"]), quantity, str(fields["type"]), limit, moment())
         self._check_position(order, asset)
@@ -164,8 +170,10 @@ class Exchange:
                 message = f"insufficient qty available for order (requested: {order.quantity}, available: {available})"
                 raise Rejection(403, 40310000, message)
             return
-        if order.sign < 0 and fraction:
+        if order.sign < 0 and fraction and "/" not in order.symbol:
             raise Rejection(422, 42210000, "fractional orders cannot be sold short")
+        if order.sign < 0 and "/" in order.symbol:
+            raise Rejection(403, 40310000, f"insufficient balance for {order.symbol.partition('/')[0]}")
         if order.sign < 0 and not asset.get("shortable", True):
             raise Rejection(422, 42210000, f"asset {order.symbol} cannot be sold short")
         if order.quantity * self.price(order.symbol) > self.buying_power:
@@ -182,7 +190,7 @@ class Exchange:
             order.filled += part
             order.value += part * paid
             self.cash -= order.sign * part * paid
-            position = self.positions.get(order.symbol, Decimal(0)) + order.sign * part
+            position = self.positions.get(order.symbol, Decimal(0)) + order.sign * part - self._fee(order, part, paid)
             self.positions[order.symbol] = position
             if not position:
                 del self.positions[order.symbol]
@@ -211,6 +219,28 @@ class Exchange:
                 )
             more = {"execution_id": execution, "price": text(paid), "qty": text(part), "position_qty": text(position)}
             self.tell(order, event, at, more)
+
+    def _fee(self, order: Order, part: Decimal, price: Decimal) -> Decimal:
+        """What crypto costs, of the credited asset: of coins at once, of dollars with `post_fees`."""
+        if "/" not in order.symbol:
+            return Decimal(0)
+        credited = part if order.sign > 0 else part * price
+        fee = (credited * self.crypto_fee).quantize(Decimal("1e-9"), ROUND_UP)
+        self._fees.append((order, fee, price))
+        return fee if order.sign > 0 else Decimal(0)
+
+    def post_fees(self) -> list[str]:
+        """The fees of crypto as activities, which Alpaca posts at the end of a day; returns their ids."""
+        with self.lock:
+            posted, self._fees = self._fees, []
+            names = []
+            for order, fee, price in posted:
+                kind, cash = ("CFEE", Decimal(0)) if order.sign > 0 else ("FEE", fee)
+                names.append(self.charge(cash, kind, "Coin Pair Transaction Fee"))
+                self.activities[-1]["symbol"] = order.symbol.replace("/", "")
+                if order.sign > 0:
+                    self.activities[-1] |= {"qty": text(-fee), "price": text(price)}
+            return names
 
     def close_bar(self, bars: Mapping[str, tuple[object, object, object, object]]) -> None:
         """A bar of each symbol (open, high, low, close): open orders are filled at its open, or at their limit if the
@@ -257,6 +287,22 @@ class Exchange:
 
     def tell(self, order: Order, event: str, at: str | None = None, more: Mapping[str, Any] | None = None) -> None:
         self.publish({"event": event, "timestamp": at or moment(), "order": order.as_json(), **(more or {})})
+
+
+CRYPTO = {"min_order_size": "0.000009", "min_trade_increment": "0.000000001", "price_increment": "0.01"}
+
+
+def _check_crypto(fields: Mapping[str, Any], quantity: Decimal, asset: Mapping[str, object]) -> None:
+    """Crypto is valid until canceled, in steps and from a smallest order on; it has no shorts."""
+    rules = {**CRYPTO, **asset}
+    if fields.get("time_in_force") not in ("gtc", "ioc"):
+        raise Rejection(422, 42210000, "invalid crypto time_in_force")
+    if quantity < Decimal(str(rules["min_order_size"])):
+        raise Rejection(403, 40310000, f"cost basis must be >= minimal amount of order {rules['min_order_size']}")
+    if quantity % Decimal(str(rules["min_trade_increment"])):
+        raise Rejection(422, 42210000, "invalid qty increment")
+    if "limit_price" in fields and Decimal(str(fields["limit_price"])) % Decimal(str(rules["price_increment"])):
+        raise Rejection(422, 42210000, "invalid limit_price increment")
 
 
 def text(number: Decimal) -> str:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from tests.live.alpaca_server.exchange import OPEN, Exchange, Order, Rejection, text
+from tests.live.alpaca_server.exchange import CRYPTO, OPEN, Exchange, Order, Rejection, text
 from tests.live.alpaca_server.trade_updates import TradeUpdates
 
 NEW_YORK = ZoneInfo("America/New_York")
@@ -42,7 +42,7 @@ class Trading:
             ("GET", "/orders:by_client_order_id", self.order_by_client_id),
             ("GET", "/orders/{order_id}", self.order),
             ("DELETE", "/orders/{order_id}", self.cancel),
-            ("GET", "/assets/{symbol}", self.asset),
+            ("GET", "/assets/{symbol:path}", self.asset),
             ("GET", "/clock", self.clock),
             ("GET", "/calendar", self.calendar),
         ]
@@ -88,9 +88,9 @@ class Trading:
             [
                 {
                     "asset_id": str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol)),
-                    "symbol": symbol,
+                    "symbol": symbol.replace("/", ""),
                     "exchange": "NASDAQ",
-                    "asset_class": "us_equity",
+                    "asset_class": "crypto" if "/" in symbol else "us_equity",
                     "avg_entry_price": text(exchange.price(symbol)),
                     "qty": text(quantity),
                     "side": "long" if quantity > 0 else "short",
@@ -144,7 +144,11 @@ class Trading:
         differs = self.exchange.assets.get(symbol, {})
         if differs.get("missing"):
             return JSONResponse({"code": 40410000, "message": f"asset not found for {symbol}"}, 404)
-        usual = {"tradable": True, "fractionable": True, "shortable": True, "easy_to_borrow": True, "marginable": True}
+        usual: dict[str, object] = dict.fromkeys(
+            ("tradable", "fractionable", "shortable", "easy_to_borrow", "marginable"), True
+        )
+        if "/" in symbol:
+            usual |= {"class": "crypto", "shortable": False, "easy_to_borrow": False, "marginable": False} | CRYPTO
         name = str(uuid.uuid5(uuid.NAMESPACE_DNS, symbol))
         return JSONResponse(
             {"id": name, "class": "us_equity", "exchange": "NASDAQ", "symbol": symbol, "status": "active"}
