@@ -84,10 +84,15 @@ def _log_fill(fill: Fill, record: SessionRecord, orders: OrderManager) -> None:
 def by_bar(events: Sequence[BrokerEvent], closed_at: Sequence[np.datetime64]) -> list[list[BrokerEvent]]:
     """The events up to each bar's close, in the order in which they arrived; later ones belong to the last bar.
 
+    What becomes of orders at the very close of a bar belongs to the next one, which opens then.
+
     closed_at: of the waiting bars, in order. A broker may report an older charge after a younger fill.
     """
     found: list[list[BrokerEvent]] = [[] for _ in closed_at]
     for event in events:
-        before = sum(bool(closed < event.time) for closed in closed_at)
+        of_order = isinstance(event, OrderUpdate) or (
+            isinstance(event, Fill) and not (event.exit or event.margin_called)
+        )
+        before = sum(bool(closed < event.time or (of_order and closed == event.time)) for closed in closed_at)
         found[min(before, len(closed_at) - 1)].append(event)
     return found

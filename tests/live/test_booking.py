@@ -30,3 +30,11 @@ def test_every_event_is_in_one_bar_the_first_that_closed_after_it(times, closing
         for event in part:
             assert i == len(closings) - 1 or event.time <= minutes(closings[i])
             assert i == 0 or event.time > minutes(closings[i - 1])
+
+
+def test_a_fill_at_the_open_of_a_bar_is_not_in_the_row_of_the_close_before():
+    """The bars wait together, and one opens as the other closes."""
+    fill = Fill("f", "order", "A", 1.0, 10.0, 0.0, minutes(5))
+    stop = Fill("s", "", "B", -1.0, 10.0, 0.0, minutes(5), exit=True)
+    charge = Charge("c", 1.0, "borrowing", minutes(5))
+    assert by_bar([fill, stop, charge], [minutes(5), minutes(10)]) == [[stop, charge], [fill]]
