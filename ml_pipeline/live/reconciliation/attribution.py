@@ -194,13 +194,13 @@ class _Walk:
         for a in others:
             order, quantity = self._orders.get(Place(k, a)), float(self._filled[k + 1, a])
             ordered, price = 0.0 if order is None else order.quantity, self._prices.get(Place(k, a), np.nan)
-            if sized is not None and _is_same(quantity, ordered) and abs(ordered - sized[a]) < _LARGEST_STEP:
+            if sized is not None and max(abs(quantity - ordered), abs(ordered - sized[a])) < _LARGEST_STEP:
                 if not _is_same(sized[a], filled[a]):
                     evidence = f"sized to {sized[a]:g} with the cash at the close"
                     found.append(Deviation("sized_before_fill", k, a, evidence, price, quantity=sized[a]))
-                if not _is_same(ordered, sized[a]):
-                    evidence = f"{sized[a]:g} rounded to {ordered:g}"
-                    found.append(Deviation("rounded", k, a, evidence, price, quantity=ordered))
+                if not _is_same(quantity, sized[a]):
+                    evidence = f"{sized[a]:g} rounded to {quantity:g}"
+                    found.append(Deviation("rounded", k, a, evidence, price, quantity=quantity))
             elif (k, a) in self._priced and self._sizes_at_fill:
                 found.append(Deviation(self._priced[k, a], k, a, "sized at its price", quantity=quantity))
             elif k in self._sharing:
