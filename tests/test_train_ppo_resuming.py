@@ -157,7 +157,7 @@ def test_a_resumed_run_keeps_what_it_is_made_of_and_a_refusal_leaves_it_alone(fi
     before = contents(folder)
     done = train("--resume", folder, *changed, expect=2)
     assert f"{changed[0]} " in done.stderr
-    assert f"a resumed run keeps it, but got {changed[1]}" in done.stderr
+    assert f"which cannot change on resume, but got {changed[1]}" in done.stderr
     assert contents(folder) == before
 
 

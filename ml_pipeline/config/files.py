@@ -149,8 +149,8 @@ def parse_yaml(text: str) -> Any:
 
     Merge keys (<<) and aliases work; values of an alias may be the same object. Keys of mappings are numbers, strings,
     booleans or null.
-    Raises UserError, without a file name, if it is nested too deeply, has too many values or repeats a name;
-    yaml.YAMLError if it is not YAML or has other tags; ValueError if a number has too many digits.
+    Raises UserError, whose message names no file, if the document is nested too deeply, has too many values or repeats
+    a key; yaml.YAMLError if the text is not YAML or has an unsupported tag; ValueError if a number has too many digits.
     """
     reader = _Reader(text)
     try:

@@ -82,7 +82,8 @@ class PPOConfig:
     CleanRL is 0.25 here)."""
 
     max_grad_norm: float = 0.5
-    """Limit of the norm of the whole gradient, usually 0.3 to 1; a huge value disables clipping."""
+    """Largest norm of the gradient of all parameters; a larger gradient is scaled down to it. Usually 0.3 to 1; a huge
+    value disables clipping."""
 
     target_kl: float | None = None
     """Target of the approximate KL divergence, usually 0.01 to 0.03. An update stops early once the divergence exceeds
@@ -193,7 +194,8 @@ class PPOConfig:
             raise UserError("learning_rate_schedule adaptive needs target_kl to adapt to, such as 0.01, but got none.")
         if self.normalize_advantages_over == "batch" and not self.normalize_advantages:
             raise UserError(
-                "normalize_advantages_over is batch, but normalize_advantages is off; switch it on, or leave one out."
+                "normalize_advantages_over is batch, but normalize_advantages is off; switch it on, or leave "
+                "normalize_advantages_over out."
             )
         if not self.normalize_obs and self.clip_obs != PPOConfig.clip_obs:
             raise UserError(

@@ -196,8 +196,8 @@ class RunConfig:
             )
         if self.n_processes > 1 and self.algorithm != OWN:
             raise UserError(
-                f"n_processes is for {OWN}, but algorithm is {self.algorithm}, which trains in one process; leave one "
-                "of the two out."
+                f"n_processes is for {OWN}, but algorithm is {self.algorithm}, which trains in one process; use one "
+                "of them."
             )
 
     def _check_workers(self) -> None:
@@ -213,7 +213,7 @@ class RunConfig:
         self._take_own_name()
         if self.vec_env != "parallel" and self.n_workers not in {"auto", 0}:
             raise UserError(
-                f'vec_env "{self.vec_env}" has no workers, but n_workers is {self.n_workers}; leave one of the two out.'
+                f'vec_env "{self.vec_env}" has no workers, but n_workers is {self.n_workers}; use one of them.'
             )
         check_choice("on_worker_failure", self.on_worker_failure, get_args(OnWorkerFailure))
         if self.step_timeout_s is not None:
@@ -224,7 +224,7 @@ class RunConfig:
     def _take_own_name(self) -> None:
         """Replace a name of Stable-Baselines3 by ours; SubprocVecEnv then always gets workers."""
         if self.vec_env == "SubprocVecEnv" and self.n_workers == 0:
-            raise UserError('vec_env "SubprocVecEnv" steps in workers, but n_workers is 0; leave one of the two out.')
+            raise UserError('vec_env "SubprocVecEnv" steps in workers, but n_workers is 0; use one of them.')
         if self.vec_env == "SubprocVecEnv" and self.n_workers == "auto":
             object.__setattr__(self, "n_workers", self.n_envs)  # `train_config` limits it to the number of cores
         object.__setattr__(self, "vec_env", OWN_VEC_ENVS.get(self.vec_env, self.vec_env))
@@ -233,7 +233,7 @@ class RunConfig:
         name = "on_worker_failure" if self.step_timeout_s is None else "step_timeout_s"
         if self.vec_env != "parallel" or self.n_workers == 0:
             steps_here = "n_workers is 0" if self.vec_env == "parallel" else f'vec_env is "{self.vec_env}"'
-            raise UserError(f"{name} is about worker processes, but {steps_here}; leave one of the two out.")
+            raise UserError(f"{name} is about worker processes, but {steps_here}; use one of them.")
 
     def n_envs_at(self, step: int) -> int:
         """The number of environments of an iteration that begins at this global step."""

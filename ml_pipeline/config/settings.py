@@ -55,9 +55,7 @@ def spelled_out(values: Mapping[str, Any]) -> dict[str, Any]:
             settings[name] = LostFunction(name, value.removeprefix(_FUNCTION))
         elif (start := _start_of_line(value)) is not None:
             if (other := settings.get(schedule, "linear")) not in ("constant", "linear"):
-                raise UserError(
-                    f"{name} is {value}, which is linear, but {schedule} is {other}; leave one of them out."
-                )
+                raise UserError(f"{name} is {value}, which is linear, but {schedule} is {other}; use one of them.")
             settings.update({name: start, schedule: "linear"})
     return settings
 

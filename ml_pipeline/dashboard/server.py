@@ -174,7 +174,7 @@ def _free_socket(host: str, port: int) -> socket.socket:
                 raise UserError(f"The page cannot be served on {host}:{each}: {error.strerror}.") from error
             continue
         return found
-    raise UserError(f"Ports {port} to {last - 1} of {host} are all in use; name another by --port.")
+    raise UserError(f"Ports {port} to {last - 1} of {host} are all in use; choose another with --port.")
 
 
 def _url(host: str, port: int, token: str | None) -> str:

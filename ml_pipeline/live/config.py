@@ -150,9 +150,7 @@ class PaperTradeConfig:
         if self.broker == "alpaca" and self.feed.replay is not None:
             raise UserError("--replay trades on recorded bars, which no real broker fills; use --broker simulated.")
         if self.alpaca.live and self.broker != "alpaca":
-            raise UserError(
-                f"--live trades real money at Alpaca, but the broker is {self.broker}; leave one of the two out."
-            )
+            raise UserError(f"--live trades real money at Alpaca, but the broker is {self.broker}; use one of them.")
         if self.broker == "alpaca":
             check_real_money(self.alpaca)
 

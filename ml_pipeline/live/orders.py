@@ -142,8 +142,9 @@ class OrderManager:
             self._answered(orders, self._broker.submit(orders))
 
     def settle_unsent(self, in_time: Callable[[OpenOrder], bool]) -> None:
-        """Look up each order that may not have been sent. If the broker does not know it, send it if it is still in
-        time; otherwise record it as missed."""
+        """Look up each order that may not have been sent. Send the orders that the broker does not have, or record
+        them as missed if it is too late.
+        """
         unsent = self.unsent
         if not unsent:
             return

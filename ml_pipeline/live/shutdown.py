@@ -1,4 +1,4 @@
-"""The phases of a session: trading, closing down, ended. One table has all transitions."""
+"""The phases of a session: trading, closing down, ended. One table lists all transitions."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple

@@ -40,7 +40,7 @@ class RunStart(NamedTuple):
 
 
 class RunEnd(NamedTuple):
-    """How a run ended. folder: has the report of a finished run."""
+    """How a run ended. folder: the run folder; if the run finished, it contains the report."""
 
     status: Literal["finished", "stopped", "failed"]
     reason: str | None

@@ -157,7 +157,7 @@ class MetricsFile:
         self._file.append([_line(metrics)])
 
     def add_to_last(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add figures to the last line, if that has this global step."""
+        """Add metrics to the last line if it is the line of this global step."""
         lines = read_lines(self._path)
         if lines and _step_of(lines[-1]) == step:
             self._file.close()

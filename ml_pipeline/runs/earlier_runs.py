@@ -50,9 +50,9 @@ def resumed_config(checkpoint: Path, changes: Mapping[str, Any]) -> TrainConfig:
     for name in _changed(earlier, changes):
         remedy = _INSTEAD.get(name, "leave it out")
         raise UserError(
-            f"The run in {checkpoint.parent} has {flag_of(name)} {written(earlier[name])}, and a resumed run keeps it, "
-            f"but got {written(changes[name])}; {remedy}, or start a new run without --resume. Its length, its workers "
-            "and how it learns may change: docs/guides/continue-and-use-runs.md lists every setting."
+            f"The run in {checkpoint.parent} has {flag_of(name)} {written(earlier[name])}, which cannot change on "
+            f"resume, but got {written(changes[name])}; {remedy}, or start a new run without --resume. Length, workers "
+            "and learning settings may change: docs/guides/continue-and-use-runs.md lists every setting."
         )
     of_one_process = earlier.get("n_processes", 1) == 1 and earlier["normalize_update"] == "step"
     if of_one_process and changes.get("n_processes", 1) > 1:

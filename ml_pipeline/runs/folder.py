@@ -82,7 +82,7 @@ class FolderIdentity:
 
 @contextmanager
 def report_folder(folder: Path) -> Iterator[None]:
-    """Make a folder for a report, written in the block. Raises UserError if it cannot be made or written."""
+    """Create a folder for a report that the block writes. Raises UserError if one of them cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         refuse_links(folder)

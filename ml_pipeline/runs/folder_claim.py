@@ -58,7 +58,7 @@ class FolderClaim:
     def __init__(self, folder: Path, *, made: bool = False) -> None:
         """made: whether the folder was just made for this run.
 
-        Raises FolderInUse if another run writes the folder, UserError if it cannot be made or written.
+        Raises FolderInUse if another run is writing to the folder, UserError if it cannot be created or written to.
         """
         self.folder = folder
         self._state = RunState(status="running", writer=_this_writer(), began=utc_now())
@@ -140,7 +140,7 @@ def record_queued(folder: Path) -> None:
     """Create the folder if missing, and record that a run is queued in it; earlier figures stay.
 
     The parent folder must exist: a deleted root is not recreated.
-    Raises FolderInUse if a run writes the folder, UserError if it cannot be made or written.
+    Raises FolderInUse if a run is writing to the folder, UserError if the folder cannot be created or written to.
     """
     try:
         folder.mkdir(exist_ok=True)

@@ -169,7 +169,7 @@ def write_settings(folder: Path, config: TrainConfig) -> None:
 def write_feature_warnings(folder: Path, task: Task) -> None:
     """Write the warnings about a task's features, if it has features; an empty list means no warnings.
 
-    Raises UserError if a feature sees ahead.
+    Raises UserError if a feature uses later data.
     """
     warnings = getattr(task, "feature_warnings", None)  # Gymnasium tasks and most custom tasks have none
     if warnings is not None:

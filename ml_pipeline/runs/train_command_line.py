@@ -41,7 +41,7 @@ class TrainStart:
 
     config: TrainConfig
     checkpoint: Path | None
-    """Where to go on from; None is a new run."""
+    """The checkpoint to continue; None starts a new run."""
 
     trust_checkpoint: bool = False
     """With --resume: load pickled environment states even if no run of yours on this machine signed them; a pickle can
@@ -152,7 +152,7 @@ def read_train_flags(argv: Sequence[str], *, prog: str = "train_ppo.py", descrip
     seeds = flags.pop("seeds", ())
     check_seeds(seeds, beside={"seed": "seed" in flags, "resume": resume, "check_env": check_env})
     if resume and flags.get("preset"):
-        raise UserError("--preset starts a new run, but --resume continues an old one; leave one of them out.")
+        raise UserError("--preset starts a new run, but --resume continues an old one; use one of them.")
     given, started = given_settings(flags)
     return TrainFlags(
         given=given, started_with=started, resume=resume, trust=trust, check_env=bool(check_env), seeds=seeds
@@ -217,6 +217,4 @@ def reject_irrelevant_settings(config: TrainConfig, given: Mapping[str, Any]) ->
         each.name for each in fields(usual) if each.name in given and given[each.name] != getattr(usual, each.name)
     ]
     if env_id is not None and of_market:
-        raise UserError(
-            f"{flag_of(of_market[0])} is for trading, but the environment is {env_id}; leave one of them out."
-        )
+        raise UserError(f"{flag_of(of_market[0])} is for trading, but --env-id is {env_id}; use one of them.")

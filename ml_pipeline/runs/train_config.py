@@ -49,7 +49,7 @@ class TrainConfig:
         if self.run.n_envs_schedule:
             raise UserError(
                 f"n_envs_schedule is for {OWN}, but algorithm is {self.run.algorithm}, which keeps the "
-                "number of environments it starts with; leave one of them out."
+                "number of environments it starts with; use one of them."
             )
         check_arguments(self.run, self.ppo)
 

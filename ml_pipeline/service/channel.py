@@ -167,7 +167,9 @@ def _address_of(root: Path) -> tuple[Any, bytes]:
         values = _written_in(path)
         address, key = _plain(values["address"]), bytes.fromhex(values["key"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise NoService(f"{path} cannot be read ({error}); only the user who started the service can use it.") from None
+        raise NoService(
+            f"{path} cannot be read ({error}); only the user who started the service can send requests to it."
+        ) from None
     return address, key
 
 

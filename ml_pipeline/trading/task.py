@@ -100,7 +100,7 @@ class TradingTask:
 
     @property
     def feature_warnings(self) -> tuple[FeatureWarning, ...]:
-        """Doubts about the features, see `leaks`. Raises UserError about a feature that sees ahead."""
+        """Doubts about the features, see `leaks`. Raises UserError about a feature that uses later data."""
         return tuple(
             replace(warning, sentence=_of_symbol(symbol, warning.sentence))
             for symbol, account in self.accounts.items()

@@ -151,7 +151,7 @@ class TradedMarket:
 
     @cached_property
     def feature_warnings(self) -> tuple[FeatureWarning, ...]:
-        """Doubts about the features, see `leaks`. Raises UserError about a feature that sees ahead."""
+        """Doubts about the features, see `leaks`. Raises UserError about a feature that uses later data."""
         accepted = self.config.accepted_features()
         return check_features(self.market, self.config.features, self.features, accepted=accepted)
 
@@ -167,7 +167,7 @@ class TradedMarket:
         return () if self.trained_bars is None else self.trained_bars.about(self.market, times)
 
     def require_trainable(self) -> None:
-        """Raise UserError if a feature sees ahead, or if the rules would refuse actions of exploration."""
+        """Raise UserError if a feature uses later data, or if the rules would refuse actions of exploration."""
         _ = self.feature_warnings
         if self.rules.may_refuse(len(self.market.symbols)):
             raise UserError(

@@ -131,7 +131,7 @@ class ObjectiveConfig:
         if self.seeds_per_trial > 1:
             raise UserError(
                 f"A trial has several seeds or several folds, but got seeds_per_trial {self.seeds_per_trial} and folds "
-                f"{self.folds}; leave one of the two out."
+                f"{self.folds}; use one of them."
             )
 
     def check(self, base: Mapping[str, Any]) -> None:
@@ -188,7 +188,7 @@ class PromotionRules:
 
     min_dsr: the smallest acceptable deflated Sharpe ratio. margin: by how many standard errors the new model must beat
     the deployed one. trial: promote this trial instead of the study's winner. despite: the reason to promote although a
-    feature may see ahead; the version keeps it.
+    feature may use later data; the version keeps it.
     """
 
     min_dsr: float = 0.95
@@ -278,7 +278,7 @@ def _order(asked: CommandLine, flags: dict[str, Any]) -> TuneOrder:
     given = layered(given, _market_of(asked.tune.data_dir, given))
     if asked.tune.gpu is not None:
         if given.get("device") in {"cpu", "mps"}:
-            raise UserError(f"--gpu names a GPU, but --device is {given['device']}; leave one of the two out.")
+            raise UserError(f"--gpu names a GPU, but --device is {given['device']}; use one of them.")
         given["device"] = "cuda"
     config = train_config(given)
     reject_irrelevant_settings(config, given)
@@ -321,9 +321,7 @@ def _market_of(data_dir: Path | None, given: Mapping[str, Any]) -> dict[str, Any
     if data_dir is None:
         return {}
     if given.get("data") is not None:
-        raise UserError(
-            "--data-dir names a folder with one file per symbol and --data the market; leave one of them out."
-        )
+        raise UserError("--data-dir names a folder with one file per symbol and --data the market; use one of them.")
     symbols = given.get("symbols") or ()
     found = find_symbol_files(data_dir, symbols)
     if len(found) == 1:

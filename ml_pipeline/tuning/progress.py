@@ -105,7 +105,7 @@ class StudyProgress:
         now: float,
         warnings: Sequence[str] = (),
     ) -> str:
-        """The file's text. now: seconds since 1970. warnings: about features that may see ahead. The other arguments
+        """The file's text. now: seconds since 1970. warnings: of features that may use later data. The other arguments
         are those of `write_progress`."""
         running = [trial for trial in trials if kind_of(trial) == "running"]
         ended = self._look(trials)

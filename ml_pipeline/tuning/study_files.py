@@ -33,7 +33,7 @@ FOLDERS_ATTRIBUTE = "folders"
 IDENTITY_ATTRIBUTE = "identity"
 """Attribute of the Optuna study: its definition, see `study_identity`."""
 FEATURE_WARNINGS = "feature warnings"
-"""In the identity: sentences about features that may see ahead. Trials that search features have the same attribute."""
+"""In the identity: warnings of features that may use later data. Trials that search features have it as well."""
 _MOST_BYTES = 50_000_000
 _MOST_WARNINGS, _LONGEST_WARNING = 20, 500
 _TRIAL = re.compile(r"trial-\d{4,}(-|$)", re.ASCII)
@@ -129,7 +129,7 @@ def identity_of(study: "optuna.Study") -> Mapping[str, Any]:
 
 
 def feature_warnings(study: "optuna.Study") -> tuple[str, ...]:
-    """Sentences about features of the study or of any of its trials that may see ahead."""
+    """Sentences about features of the study or of any of its trials that may use later data."""
     told = [identity_of(study).get(FEATURE_WARNINGS)]
     told += [trial.user_attrs.get(FEATURE_WARNINGS) for trial in study.get_trials(deepcopy=False)]
     sentences = (each for group in told if isinstance(group, list) for each in group if isinstance(each, str))
@@ -140,9 +140,9 @@ def warnings_in_words(warnings: Sequence[str]) -> tuple[str, ...]:
     """The warnings for the user, each with its consequence.
 
     >>> warnings_in_words(["up has a rank correlation of 0.29"])[0]
-    'A feature may see ahead, which would make every figure wrong: up has a rank correlation of 0.29'
+    'A feature may use later data, which would make every figure wrong: up has a rank correlation of 0.29'
     """
-    return tuple(f"A feature may see ahead, which would make every figure wrong: {each}" for each in warnings)
+    return tuple(f"A feature may use later data, which would make every figure wrong: {each}" for each in warnings)
 
 
 def require_optuna() -> None:

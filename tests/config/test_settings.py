@@ -66,7 +66,7 @@ def test_a_line_is_a_number_and_a_schedule(name, beside):
 
 def test_a_line_and_another_schedule_contradict_each_other():
     with pytest.raises(
-        UserError, match=r"ent_coef is lin_0\.01, which is linear, but ent_coef_schedule is cosine; leave"
+        UserError, match=r"ent_coef is lin_0\.01, which is linear, but ent_coef_schedule is cosine; use one of them"
     ):
         spelled_out({"ent_coef": "lin_0.01", "ent_coef_schedule": "cosine"})
 

@@ -46,7 +46,7 @@ def test_a_study_is_told_in_full(tmp_path):
     assert found.best.settings == {"learning_rate": "0.002", "n_steps": "128"}
     assert [(each.number, each.run, each.progress, each.value) for each in found.running] == [(3, None, 0.25, 1.5)]
     assert [(each.times, each.reason, each.numbers) for each in found.failures] == [(2, "Boom.", (4, 5))]
-    assert found.feature_warnings == ("A feature may see ahead, which would make every figure wrong: up tells",)
+    assert found.feature_warnings == ("A feature may use later data, which would make every figure wrong: up tells",)
     assert json.loads(json.dumps(found.as_json(), allow_nan=False))["progress"] == 0.3
 
 

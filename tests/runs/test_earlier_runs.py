@@ -75,10 +75,10 @@ def test_of_a_function_the_name_is_kept_and_it_is_handed_again_or_replaced(in_tm
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--env-kwargs", '{"size": 4}'], '--env-kwargs {}, and a resumed run keeps it, but got {"size": 4};'),
-        (["--wrappers", "FlattenObservation"], "--wrappers none, and a resumed run keeps it, but got FlattenObs"),
-        (["--frame-stack", "2"], "--frame-stack none, and a resumed run keeps it, but got 2;"),
-        (["--atari"], "--atari false, and a resumed run keeps it, but got true;"),
+        (["--env-kwargs", '{"size": 4}'], '--env-kwargs {}, which cannot change on resume, but got {"size": 4};'),
+        (["--wrappers", "FlattenObservation"], "--wrappers none, which cannot change on resume, but got FlattenObs"),
+        (["--frame-stack", "2"], "--frame-stack none, which cannot change on resume, but got 2;"),
+        (["--atari"], "--atari false, which cannot change on resume, but got true;"),
     ],
 )
 def test_a_resumed_run_keeps_its_environment(in_tmp, flags, sentence):
@@ -162,7 +162,7 @@ def test_auto_refuses_a_changed_setting_as_naming_the_folder_does(several_runs, 
             parse_train_start(["--resume", resume, *flags])
         told.append(str(refused.value))
     assert told[0] == told[1]
-    assert told[0].startswith(f"The run in {folder} has {kept}, and a resumed run keeps it, but got ")
+    assert told[0].startswith(f"The run in {folder} has {kept}, which cannot change on resume, but got ")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_settings_to_resume_with_are_those_of_the_checkpoint_with_changes(in_tmp
     checkpoint = run_folder(in_tmp / "run", TrainConfig(run=RunConfig(seed=5))) / "latest.pt"
     run = resumed_config(checkpoint, {"total_timesteps": 4096}).run
     assert run == RunConfig(seed=5, iterations=None, total_timesteps=4096, checkpoint_dir=in_tmp / "run")
-    with pytest.raises(UserError, match="has --seed 5, and a resumed run keeps it, but got 6"):
+    with pytest.raises(UserError, match="has --seed 5, which cannot change on resume, but got 6"):
         resumed_config(checkpoint, {"seed": 6})
 
 
@@ -319,7 +319,7 @@ def _length(name):
 
 def test_a_number_of_environments_is_not_changed_by_its_own_flag_but_by_the_schedule(in_tmp):
     run_folder(in_tmp / "run", TrainConfig(run=RunConfig(n_envs=4)))
-    with pytest.raises(UserError, match="has --n-envs 4, and a resumed run keeps it, but got 8; change it with --n-e"):
+    with pytest.raises(UserError, match="has --n-envs 4, which cannot change on resume, but got 8; change it with --n"):
         parse_train_start(["--resume", "run", "--n-envs", "8"])
     start = parse_train_start(["--resume", "run", "--n-envs-schedule", "5000:8"])
     assert start.config.run.n_envs_schedule == {5000: 8}

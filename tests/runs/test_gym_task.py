@@ -123,7 +123,7 @@ def test_keywords_wrappers_and_frames_are_those_of_every_command(tmp_path, capsy
     assert "return 5.00 ± 0.00" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         train_ppo.main(["--resume", str(run), "--env-kwargs", '{"size": 4}'])
-    assert '--env-kwargs {"size": 3, "length": 5}, and a resumed run keeps it' in capsys.readouterr().err
+    assert '--env-kwargs {"size": 3, "length": 5}, which cannot change on resume' in capsys.readouterr().err
 
 
 def test_environments_without_masks_in_their_infos_stay_as_they_are():

@@ -66,7 +66,7 @@ def test_paths_do_not_depend_on_the_working_directory(in_tmp):
 def test_a_flag_of_the_market_with_another_environment_is_told(in_tmp):
     with pytest.raises(UserError) as told:
         parse_train_start(["--env-id", "CartPole-v1", "--data", "prices.csv"])
-    expected = "--data is for trading, but the environment is CartPole-v1; leave one of them out."
+    expected = "--data is for trading, but --env-id is CartPole-v1; use one of them."
     assert str(told.value) == expected
 
 

@@ -165,7 +165,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path, folder, model):
 def test_it_goes_on_only_in_environments_of_the_same_number_and_symbols(folder, model):
     trainer = TrainerAgent({**SMALL, "vectorized": HERE})
     for symbols, n_envs, told in (
-        (SYMBOLS, 4, "n-envs 2, and a resumed run"),
+        (SYMBOLS, 4, "n-envs 2, which cannot change on resume"),
         (["EURUSD"], 2, "symbols EURUSD GBPUSD"),
     ):
         with closing(trainer.create_vectorized_env(symbols, folder, n_envs)) as envs:

@@ -125,7 +125,7 @@ def test_files_of_bid_and_ask_in_a_data_folder_are_one_symbol(tmp_path):
         ((*CARTPOLE, "--fee-bps", "3"), "--fee-bps is for trading"),
         (("--study-name", "s", "--data", "nowhere.csv"), "nowhere.csv"),
         (("--study-name", "s", "--data-dir", "nowhere"), "nowhere"),
-        (("--study-name", "s", "--data-dir", "d", "--data", "d/x.csv"), "leave one of them out"),
+        (("--study-name", "s", "--data-dir", "d", "--data", "d/x.csv"), "use one of them"),
     ],
 )
 def test_what_cannot_be_used_is_told_in_a_sentence(argv, sentence):

@@ -18,7 +18,7 @@ from ml_pipeline.tuning.config import ObjectiveConfig, fold_units
         ({"objective": "sharp"}, 'objective must be one of score, sharpe, but got "sharp". Did you mean "sharpe"?'),
         ({"seeds_per_trial": 0}, "seeds_per_trial must be a whole number of at least 1, but got 0."),
         ({"folds": 1}, "folds must be a whole number of at least 2, but got 1."),
-        ({"folds": 2, "seeds_per_trial": 3}, "got seeds_per_trial 3 and folds 2; leave one of the two out."),
+        ({"folds": 2, "seeds_per_trial": 3}, "got seeds_per_trial 3 and folds 2; use one of them."),
     ],
 )
 def test_an_objective_that_cannot_be_is_refused(given, sentence):

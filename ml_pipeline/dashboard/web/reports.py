@@ -55,7 +55,7 @@ class Reports:
     def opened(self, request: Request, kind: str, path: Path, otherwise: str) -> Response:
         """A report in a frame or, if the query has `framed`, a redirect to it.
 
-        Raises NotThere with the message `otherwise` if there is no regular file.
+        Raises NotThere with the message `otherwise` if the file is missing or not a regular file.
         """
         file = open_file(path)
         if file is None:

@@ -29,8 +29,8 @@ class AlpacaConfig:
     """
 
     live: bool = False
-    """Trade real money. It also needs real_money in the settings file and the account number, typed on a terminal;
-    without it, the paper account trades."""
+    """Trade real money instead of the paper account. This also needs real_money in the settings file, and you must type
+    the account number on a terminal."""
 
     real_money: bool = False
     """Allow this settings file to trade real money, together with live."""

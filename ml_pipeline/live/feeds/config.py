@@ -56,7 +56,7 @@ class FeedConfig:
 
     def __post_init__(self) -> None:
         if self.replay is not None and self.follow is not None:
-            raise UserError("replay and follow are two sources of bars; leave one of them out.")
+            raise UserError("replay and follow are two sources of bars; use one of them.")
         for name in ("replay_from", "speed"):
             if getattr(self, name) is not None and self.replay is None:
                 raise UserError(f"{name} applies to a replay; set replay to recorded bars, or leave it out.")

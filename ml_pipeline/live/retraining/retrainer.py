@@ -79,8 +79,8 @@ class RetrainEvent(NamedTuple):
 class RetrainedSession:
     """The session whose model is retrained.
 
-    folder: has the name of the session. named: the model as the user named it. checkpoint: of the current model, with
-    links of `named` resolved. trading: settings of the session's market, costs and limits.
+    folder: the session's folder, whose name is that of the session. named: the model as the user named it. checkpoint:
+    of the current model, with links of `named` resolved. trading: settings of the session's market, costs and limits.
     """
 
     folder: Path
@@ -98,7 +98,10 @@ class Retrainer:
         its folder cannot be read."""
         assert config.interval is not None
         if session.trading.per_symbol:
-            raise UserError("retrain_every is for one account that trades all symbols; leave it or per_symbol out.")
+            raise UserError(
+                "retrain_every needs one account that trades all symbols, but per_symbol gives each its own account; "
+                "use one of them."
+            )
         self._config, self._session, self._model, self._interval = config, session, model, config.interval
         self._folder = session.folder / RETRAINING_FOLDER
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +158,9 @@ class Retrainer:
             self._under_way = None
 
     def _counted_from(self, due: np.datetime64) -> np.datetime64:
-        """The time from which the next interval is counted; for time spans, the exact end of this one, not its bar."""
+        """The start of the next interval. If intervals are time spans, this is the exact end of the current one, not
+        the time of the bar at which it was due.
+        """
         span = self._interval.span
         if span is None:
             return due

@@ -194,7 +194,7 @@ class EnjoyConfig:
         if self.render is not None:
             check_choice("render", self.render, get_args(Render))
         if self.render is not None and self.video is not None:
-            raise UserError("--render shows the frames and --video records them; leave one of them out.")
+            raise UserError("--render shows the frames and --video records them; use one of them.")
 
 
 @dataclass(frozen=True, kw_only=True)

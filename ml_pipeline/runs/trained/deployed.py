@@ -22,7 +22,7 @@ EVALUATIONS_FOLDER = "evaluations"
 """Next to the versions, which never change: later evaluations of them."""
 
 FEATURE_WARNINGS_KEY, DESPITE_KEY = "feature_warnings", "despite"
-"""In promotion.json: sentences about features that may see ahead, and why the version was promoted despite them."""
+"""In promotion.json: warnings of features that may use later data, and why the version was promoted despite them."""
 
 _VERSION = re.compile(r"v([1-9][0-9]{0,8})")
 _LONGEST = 500
@@ -45,7 +45,7 @@ class Warned(NamedTuple):
             return ()
         why = in_one_line(self.despite or "no reason was given", _LONGEST)
         return (
-            f"A feature may see ahead: {ended('; '.join(self.warnings))}",
+            f"A feature may use later data: {ended('; '.join(self.warnings))}",
             f"It was promoted despite this: {ended(why)}",
         )
 

@@ -133,7 +133,7 @@ def _markets(data_dir: Path | None, symbols: Sequence[str], given: Mapping[str, 
     Without symbols, a single entry without changes.
     """
     if data_dir is not None and given.get("data") is not None:
-        raise UserError("--data-dir and --data both name the market data; leave one of them out.")
+        raise UserError("--data-dir and --data both name the market data; use one of them.")
     wanted = symbols or given.get("symbols") or ()
     if data_dir is None and given.get("data") is None and wanted and given.get("env_id") is None:
         raise _no_data(wanted)

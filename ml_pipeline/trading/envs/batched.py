@@ -388,7 +388,7 @@ def _check_alike(markets: list[PreparedMarket]) -> None:
     shapes = {(len(m.symbols), m.features.shape[1], m.clip) for m in markets}
     if len(shapes) > 1:
         raise UserError(
-            "The markets of a batch must have equal numbers of symbols and features and the same clip, but "
+            "All markets of a batch need the same number of symbols, number of features and clip, but "
             f"(symbols, features, clip) are {sorted(shapes)}."
         )
 

@@ -1,6 +1,6 @@
 """Recognize results that are too good to be true, and name the feature that they depend on most.
 
-The usual cause is a feature that sees ahead, or prices at which no trade was possible.
+The usual cause is a feature that uses later data, or prices at which no trade was possible.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ class ImplausibleResult:
 
     def sentence(self) -> str:
         """A sentence for the report."""
-        causes = "a feature that sees ahead, wrong prices, or training bars in the evaluation"
+        causes = "a feature that uses later data, wrong prices, or training bars in the evaluation"
         what = ", ".join(self.findings) or f"{', '.join(self.uncertain)}; with so few observations it may be luck"
         if self.findings and self.uncertain:
             what += f"; perhaps by luck, {', '.join(self.uncertain)}"

@@ -218,7 +218,7 @@ def sensitivity_figure(sensitivity: Sensitivity, fee_bps: float) -> "Figure":
 
 
 def _panels(heights_in: list[float], *, columns: int = 1, title: str | None = None) -> tuple["Figure", "list[Axes]"]:
-    """A figure with one panel per height, in `columns`; margins in inches are the same in every figure."""
+    """A figure with one panel per height, in `columns` columns; all figures have the same margins in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure

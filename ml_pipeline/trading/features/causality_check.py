@@ -173,7 +173,7 @@ def _compare(process: _Process, functions: _Functions, cuts: NDArray[np.int64]) 
             if differs.any():
                 row = int(np.argmax(differs))
                 raise UserError(
-                    f"Feature {functions.symbol}:{name} sees ahead (or is random): at "
+                    f"Feature {functions.symbol}:{name} uses later data (or is random): at "
                     f"{as_text(bars.times[begin + row])} it is {known[row]:g}, but {values[row]:g} {so_far}; compute "
                     "it only from each bar and earlier bars."
                 )

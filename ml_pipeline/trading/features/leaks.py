@@ -70,10 +70,10 @@ def check_features(
     accepted: Mapping[str, str] | None = None,
     n_samples: int = 3,
 ) -> tuple[FeatureWarning, ...]:
-    """Warnings about features that may see ahead. `table` holds the features `names` of `market`.
+    """Warnings about features that may use later data. `table` holds the features `names` of `market`.
 
     accepted: reasons by feature name; measurements of such a feature are warnings and never errors.
-    Raises UserError, with its name, about a feature that sees ahead.
+    Raises UserError, with its name, about a feature that uses later data.
     """
     accepted = accepted or {}
     _require_observed(accepted, market, table)
@@ -131,8 +131,9 @@ def _refuse_different(market: MarketData, table: FeatureTable, t: int, other: Fe
     if not same.all():
         row, column = np.argwhere(~same)[0]
         raise UserError(
-            f"Feature {table.columns[column]} sees ahead (or is random): its value at {as_text(market.times[row])} "
-            f"{how} the bars after {as_text(market.times[t])}; compute it only from each bar and earlier bars."
+            f"Feature {table.columns[column]} uses later data (or is random): its value at "
+            f"{as_text(market.times[row])} {how} the bars after {as_text(market.times[t])}; compute it only from each "
+            "bar and earlier bars."
         )
 
 

@@ -75,7 +75,7 @@ class PromoteConfig:
             _ = self.rules
         check_positive("interval_s", self.interval_s)
         if self.watch and self.trial is not None:
-            raise UserError("--watch follows the winner, and --trial names one trial; leave one of the two out.")
+            raise UserError("--watch follows the winner, and --trial names one trial; use one of them.")
 
     @property
     def rules(self) -> PromotionRules:

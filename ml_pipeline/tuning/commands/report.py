@@ -51,7 +51,7 @@ class ReportConfig:
         if self.n_trials is not None:
             check_count("n_trials", self.n_trials)
         if self.open_test_again and not self.open_test:
-            raise UserError("--open-test-again opens the test, but --no-open-test keeps it closed; leave one out.")
+            raise UserError("--open-test-again opens the test, but --no-open-test keeps it closed; use one of them.")
 
     @property
     def choice(self) -> Literal["once", "again", "never"]:

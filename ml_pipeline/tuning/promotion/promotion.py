@@ -153,8 +153,9 @@ class Promotion:
         found = self._warnings[digest]
         if found and self._rules.despite is None:
             raise NotPromoted(
-                f"Trial {winner.number} is not promoted, because a feature may see ahead: {ended('; '.join(found))} "
-                'Train without it, or explain with --despite "REASON" why it is sound; the version keeps the reason.'
+                f"Trial {winner.number} is not promoted, because a feature may use later data: "
+                f'{ended("; ".join(found))} Train without it, or explain with --despite "REASON" why it is sound; the '
+                "version keeps the reason."
             )
         return Warned(found, self._rules.despite if found else None)
 

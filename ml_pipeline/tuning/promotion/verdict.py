@@ -135,7 +135,7 @@ class SavedPolicy:
         return TradingTask.from_state(self.saved["task"], of.trading, of.run.seed)
 
     def feature_warnings(self) -> tuple[str, ...]:
-        """Sentences about its features that may see ahead, on its training data."""
+        """Sentences about its features that may use later data, on its training data."""
         return () if self.env_id is not None else warnings_of_task(self.trading_task(self.config))
 
 

@@ -228,7 +228,7 @@ def held_out_test(run_folder: Path) -> HeldOutTest:
         act = policy.act_for(gym_task)
         return HeldOutTest("fresh episodes", digest, lambda folder, look: _play(gym_task, act, folder, run_folder))
     task = policy.trading_task(policy.config)
-    _ = task.notices  # raises if a feature sees ahead
+    _ = task.notices  # raises if a feature uses later data
     act = policy.act_for(task, "test")
     return HeldOutTest("the test split", digest, lambda folder, look: _trade(task, act, folder, look, run_folder))
 

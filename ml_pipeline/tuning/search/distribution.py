@@ -143,7 +143,7 @@ def _int(name: str, content: Mapping[str, Any], hint: Any, where: str) -> Distri
     if is_log:
         _need_logarithm(low, "int with log", where)
         if step is not None:
-            raise UserError(f"{where}: an int has a step or log, but got both; leave one of the two out.")
+            raise UserError(f"{where}: an int has a step or log, but got both; use one of them.")
         return _plain(name, IntDistribution(low, high, log=True), hint, {"int": [low, high], "log": True}, where)
     step = 1 if step is None else _step(convert(step, int, name=f"{where}: step"), low, high, where)
     drawn = IntDistribution(low, high - (high - low) % step, step=step)

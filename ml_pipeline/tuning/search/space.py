@@ -84,7 +84,7 @@ class DeclaredSpace:
         return {each.name: each.suggest(trial) for each in self.of}
 
     def described(self) -> dict[str, Any]:
-        """Its distributions by setting, without the file's name: a copy of a file is the same space."""
+        """The distributions by setting. The file's name is left out, so that a copy of the file is the same space."""
         return {each.name: dict(each.shown) for each in sorted(self.of, key=lambda each: each.name)}
 
     def distributions(self) -> Mapping[str, BaseDistribution]:

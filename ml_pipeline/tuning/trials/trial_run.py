@@ -62,7 +62,7 @@ class TrialOutcome:
     n_evaluations: int = 0
     validation_sharpe: float | None = None
     feature_warnings: tuple[str, ...] = ()
-    """Sentences about features of its runs that may see ahead."""
+    """Sentences about features of its runs that may use later data."""
 
 
 SCORE = "eval/score"

@@ -115,7 +115,7 @@ def test_a_replay_repeats_the_warnings_of_its_version_and_names_bars_that_were_t
     trading = session(version, tmp_path / "live", prices=tmp_path / "prices.csv")
     trading.run()
     told = "\n".join(trading.told)
-    assert "A feature may see ahead: X:feature_gap may hold later bars." in told
+    assert "A feature may use later data: X:feature_gap may hold later bars." in told
     assert "It was promoted despite this: it is known before the open." in told
     assert "10 of the 60 bars were used in training (from 2024-03-04T23:00 to 2024-03-04T23:39)" in told
 

@@ -136,7 +136,7 @@ def test_the_best_checkpoint_is_small_and_resumes_with_an_empty_memory(tmp_path)
 )
 def test_a_resumed_run_keeps_its_algorithm(tmp_path, changes, flag):
     run_in(tmp_path / "run").train()
-    with pytest.raises(UserError, match=f"has {flag}.*a resumed run keeps it"):
+    with pytest.raises(UserError, match=f"has {flag}.*which cannot change on resume"):
         resumed_config(tmp_path / "run" / "latest.pt", changes)
 
 

@@ -192,7 +192,7 @@ def test_settings_come_from_the_command_line():
         (["run", "--seed", "-1"], "seed must be a whole number of at least 0"),
         (["run", "--render", "humna"], "--render must be human or none"),
         ([], "RUN is missing"),
-        (["run", "--render", "human", "--video", "out.gif"], "leave one of them out"),
+        (["run", "--render", "human", "--video", "out.gif"], "use one of them"),
     ],
 )
 def test_a_bad_flag_is_one_sentence(args, sentence):

@@ -121,7 +121,7 @@ def test_another_algorithm_is_submitted_with_its_settings(service, typed):
         ),
         (("--data-dir", "nothing"), "There is no market data at"),
         (("--data", "nothing.csv"), "nothing.csv"),
-        (("--data-dir", "forex", "--data", "forex"), "leave one of them out"),
+        (("--data-dir", "forex", "--data", "forex"), "use one of them"),
         (("--seeds", "1", "1"), "seeds must be different"),
         (("--symbols", "A", "A"), "symbols must be different"),
         (("--n-env", "3"), 'Did you mean "--n-envs"?'),

@@ -175,7 +175,7 @@ def test_batches_that_cannot_be_made(tiny_market):
     market = tiny_market(close=[1, 1, 1])
     with pytest.raises(UserError, match="at least one market"):
         BatchedTradingEnv([], 2)
-    with pytest.raises(UserError, match="equal numbers of symbols and features"):
+    with pytest.raises(UserError, match="same number of symbols, number of features and clip"):
         BatchedTradingEnv([market, tiny_market(close=np.ones((3, 2)))], 2)
     with pytest.raises(UserError, match=r"fee_bps must be a range from 0 to 1000 basis points, but got \(5, 1\)"):
         BatchedTradingEnv(market, 2, fee_bps=(5, 1))

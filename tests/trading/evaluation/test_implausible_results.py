@@ -170,7 +170,7 @@ def test_the_columns_of_a_feature_are_those_of_every_asset():
 
 def test_its_sentence():
     missed = Missed("feature_leak", 27.2, 0.031, 375)
-    causes = "a feature that sees ahead, wrong prices, or training bars in the evaluation"
+    causes = "a feature that uses later data, wrong prices, or training bars in the evaluation"
     assert ImplausibleResult(("a", "b"), missed=missed).sentence() == (
         f"Implausible: a, b. Look for {causes}: without feature_leak the policy earns +3.1% instead of +2,720.0% "
         "over 375 bars."

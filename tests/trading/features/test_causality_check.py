@@ -134,7 +134,7 @@ def test_honest_functions_pass_at_every_bar(checked):
     "name", ["one_row", "every_hundredth", "last_rows", "warm_up", "remaining", "highest", "remembers"]
 )
 def test_each_way_of_looking_ahead_is_refused(checked, name):
-    sentence = rf"Feature SYNTH\d:my_blind_features:{name} sees ahead \(or is random\): at \d{{4}}-.* it is"
+    sentence = rf"Feature SYNTH\d:my_blind_features:{name} uses later data \(or is random\): at \d{{4}}-.* it is"
     with pytest.raises(UserError, match=sentence):
         checked(name, budget_s=1e6)
 
@@ -143,7 +143,7 @@ def test_where_time_is_short_bars_are_drawn(checked):
     found = checked("honest", budget_s=0.0)
     assert not found.every_bar
     assert 80 <= found.n_cuts < 300
-    with pytest.raises(UserError, match="sees ahead"):
+    with pytest.raises(UserError, match="uses later data"):
         checked("last_rows", budget_s=0.0)
 
 

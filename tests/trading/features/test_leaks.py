@@ -67,7 +67,7 @@ def market():
 def test_training_refuses_a_function_that_sees_ahead_and_names_it(market, name):
     task = TradingTask(TradingConfig(features=("rsi_14", f"my_features:{name}")), market=market)
     for start in (task.train_env_fns, task.batched_train_env):
-        with pytest.raises(UserError, match=rf"Feature SYNTH1:my_features:{name} sees ahead \(or is random\)"):
+        with pytest.raises(UserError, match=rf"Feature SYNTH1:my_features:{name} uses later data \(or is random\)"):
             start(1)
 
 
@@ -168,7 +168,7 @@ def test_in_a_large_market_the_bars_around_are_tested(market, monkeypatch, name)
         leaks, "compute_features", lambda part, names: sizes.append(part.n_bars) or compute(part, names)
     )
     names = ["rsi_14", f"my_features:{name}"]
-    with pytest.raises(UserError, match=rf"my_features:{name} sees ahead"):
+    with pytest.raises(UserError, match=rf"my_features:{name} uses later data"):
         check_features(market, names, compute(market, names))
     check_features(market, ["my_features:honest"], compute(market, ["my_features:honest"]))
     assert max(sizes) <= 120
@@ -229,7 +229,7 @@ def test_a_function_that_changes_with_later_bars_cannot_be_accepted(market):
     config = TradingConfig(
         features=("my_features:next_return",), accept_feature=("my_features:next_return", "I want it")
     )
-    with pytest.raises(UserError, match="sees ahead"):
+    with pytest.raises(UserError, match="uses later data"):
         TradingTask(config, market=market).account.require_trainable()
 
 

@@ -139,5 +139,5 @@ def test_functions_of_all_symbols_are_cut_and_tested_for_leaks_too():
         "across_assets:over_average, across_assets:over_average@15m use longer bars or all symbols"
     )
     leaking = ["across_assets:next_of_b"]
-    with pytest.raises(UserError, match=r"Feature .:across_assets:next_of_b sees ahead"):
+    with pytest.raises(UserError, match=r"Feature .:across_assets:next_of_b uses later data"):
         check_features(market, leaking, compute_features(market, leaking))

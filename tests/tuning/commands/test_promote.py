@@ -67,7 +67,7 @@ def test_a_refusal_is_one_sentence_and_code_1(root, tmp_path, capsys):
         (("toy", "--min-dsr", "2"), "--min-dsr is a probability from 0 to 1, but got 2."),
         (("toy", "--margin", "-1"), "--margin is a number of standard errors, 0 or more, but got -1."),
         (("toy", "--trial", "5"), "toy has no finished trial 5; finished trials: 0."),
-        (("toy", "--trial", "0", "--watch"), "leave one of the two out"),
+        (("toy", "--trial", "0", "--watch"), "use one of them"),
         (("toy", "--watch", "--interval-s", "0"), "interval_s"),
         (("toy", "--storage", "sqlite:///x.db"), "A study cannot be stored in SQLite"),
     ],

@@ -33,7 +33,7 @@ def test_it_prints_the_verdict_and_where_the_page_is(root, capsys):
     [
         (["eurusd"], 'There is no study eurusd.*Did you mean "eurusd_5m"'),
         (["eurusd_5m", "--n-trials", "0"], "n.trials must be"),
-        (["eurusd_5m", "--no-open-test", "--open-test-again"], "keeps it closed; leave one out"),
+        (["eurusd_5m", "--no-open-test", "--open-test-again"], "keeps it closed; use one of them"),
         ([], "STUDY is missing"),
     ],
 )

@@ -244,12 +244,12 @@ def test_a_winner_that_never_traded_is_refused_whatever_is_asked_for(toy, store,
     assert store.versions() == []
 
 
-# A feature that may see ahead
+# A feature that may use later data
 
 
 def test_a_feature_that_may_see_ahead_is_promoted_for_a_reason_alone_which_the_version_keeps(toy, store, leaking):
     add_trial(*toy, leaking, value=1.0)
-    with pytest.raises(NotPromoted, match=r"because a feature may see ahead: .*feature_hint .*--despite"):
+    with pytest.raises(NotPromoted, match=r"because a feature may use later data: .*feature_hint .*--despite"):
         promoted(toy, store)
     found = promoted(toy, store, PromotionRules(min_dsr=0.0, despite="it is published on Mondays"))
     told = warned_of(found.version.folder)

@@ -147,7 +147,7 @@ def block_size(network: GeneralActorCritic) -> int:
 
 
 class Block(NamedTuple):
-    """Environments start to stop of N; this process has environments first to last of them."""
+    """Environments [start, stop), whose actions are computed together; this process holds [first, last) of them."""
 
     start: int
     stop: int

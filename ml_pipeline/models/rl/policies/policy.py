@@ -158,7 +158,7 @@ class Policy:
         return self.distribution.sample(outputs[:, :-1], noise), outputs
 
     def choose_likeliest(self, normalized: Array, memory: ActingMemory | None = None) -> Array:
-        """The most likely actions (N, ...), instead of sampled ones."""
+        """The most likely actions, (N, ...); nothing is sampled."""
         return self.distribution.mode(self.parameters(normalized, memory))
 
     def parameters(

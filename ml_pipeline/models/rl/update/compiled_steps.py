@@ -187,7 +187,7 @@ class NetworkKernel(Protocol):
         """The kernel's view of a batch. orders: int64 (E, B)."""
 
     def workspaces(self, n_threads: int, batch: Minibatch) -> list[Any]:
-        """One workspace per thread. batch: has the size, or the shape of sequences, that the workspaces are for."""
+        """One workspace per thread. batch: a batch with the size, or the shape of sequences, to make room for."""
 
     def smallest_batch(self) -> Minibatch:
         """A batch of one sample, all zeros."""

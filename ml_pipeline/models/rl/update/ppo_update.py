@@ -176,7 +176,7 @@ def of_function(name: str, function: Callable[[float], float], progress: float) 
 
 
 def adapted(factor: float, *, approx_kl: float, target_kl: float) -> float:
-    """The factor of the learning rate in the next update, given the KL of the last one.
+    """The factor by which the next update scales the learning rate, given the KL of the last update.
 
     The factor falls by a third if the KL is above twice the target, and rises by half if the KL is below half the
     target. It stays between 0.01 and 100.

@@ -164,8 +164,8 @@ _GRU_STATE_SLOTS: tuple[int, ...] = (0, 1, 2)
 
 
 class RecurrentLayout(NamedTuple):
-    """heads: layout of the perceptrons on top of the cells, and of all parameters. cells: this layout owns their
-    biases, so concurrent users need one layout each.
+    """heads: the layout of the perceptrons above the cells; its vectors hold all parameters, those of the cells too.
+    cells: contain buffers for biases, so two threads must not share a layout.
     """
 
     heads: Layout

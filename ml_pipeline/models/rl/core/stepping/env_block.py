@@ -187,7 +187,9 @@ class EnvBlock:
         return env
 
     def _step(self, reply: Reply, actions: Sequence[Any] | None) -> None:
-        """The hot path: with its callers, 1.5 µs per environment, of eight; Gymnasium's SyncVectorEnv takes 2.6."""
+        """The hot path. With 8 environments, this method and its callers take 1.5 µs per environment and step;
+        Gymnasium's SyncVectorEnv takes 2.6 µs.
+        """
         batch, current_env, observations, rewards = self._batch, self._current_env, self._rows, array("d")
         forked = self._forked
         self._n_steps += 1
