@@ -36,7 +36,7 @@ class Clocks:
         self._certain = bool(getattr(broker, "has_clock", False))  # otherwise the first bar shows it
         self._broker_has_clock = self._certain
         self._differ = False
-        self._from_broker = np.timedelta64(0, "ns")  # of the feed's time
+        self._from_broker: np.timedelta64 = np.timedelta64(0, "ns")  # of the feed's time
         self.ahead_s = 0.0
 
     def look(self, shown: np.datetime64 | None = None) -> None:

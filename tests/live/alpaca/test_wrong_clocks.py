@@ -22,6 +22,7 @@ def told_of_clocks(folder):
     return [each for each in sentences if "clock" in each]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1, -1, 45, -45, 180, -180, 86_400, -86_400])
 @pytest.mark.parametrize("whose", ["machine", "exchange"])
 def test_a_clock_that_is_set_holds_until_it_is_right_again(  # noqa: PLR0917
@@ -61,6 +62,7 @@ def test_a_clock_that_is_set_holds_until_it_is_right_again(  # noqa: PLR0917
     assert len(server.trading.exchange.orders) > counts[RIGHT]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [45, -45, 86_400, -86_400])
 def test_a_session_that_starts_with_a_wrong_clock_orders_nothing_until_it_is_right(
     tmp_path, machine, server, open_broker, seconds
