@@ -124,6 +124,7 @@ class PaperTrading:
         self.folder = root_of_sessions(config.session.root) / name
         self._state: SessionState | None = None
         self._has_traded = (self.folder / JOURNAL_FILE).is_file()
+        self._typed: str | None = None  # the account number that confirmed real money
         self._opens_again = feed is None and broker is None and config.feed.replay is None
         self.policy = self._policy_to_trade()
 
@@ -143,7 +144,7 @@ class PaperTrading:
         """
         heartbeat = Heartbeat(self.folder)
         patience = Patience(self.config.session.unreachable_for_s, self.stop, heartbeat.beat)
-        number = -1
+        number, self._typed = -1, None
         try:
             while True:
                 try:
@@ -242,9 +243,17 @@ class PaperTrading:
         per_year = periods_per_year(journal, self.policy, feed)
         if broker is None:
             open_it = partial(
-                open_broker, config, feed, rules, folder=self.folder, periods_per_year=per_year, ask=self._ask
+                open_broker,
+                config,
+                feed,
+                rules,
+                folder=self.folder,
+                periods_per_year=per_year,
+                ask=self._answer_or_ask(),
             )
             broker = self._retry(open_it, heartbeat)
+            if broker.real_money:
+                self._typed = getattr(broker, "account_number", None)
         stack.callback(broker.close)
         stack.enter_context(claim_account(broker, self.folder, self._say))
         if (cash := initial_cash(journal)) is None:
@@ -393,6 +402,11 @@ class PaperTrading:
         """After the last deliveries, when nothing is logged any more."""
         for sentence in alerts.take_failures():
             self._say(sentence)
+
+    def _answer_or_ask(self) -> Ask | None:
+        """Ask the user, unless this run has confirmed real money before it opened its journal again."""
+        typed = self._typed
+        return self._ask if typed is None else lambda question: typed
 
     def _goes_on(self, heartbeat: Heartbeat) -> bool:
         heartbeat.beat()

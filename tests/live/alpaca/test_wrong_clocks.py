@@ -125,3 +125,24 @@ def test_the_way_to_the_server_and_back_is_no_difference(machine, server, open_b
     broker._hours._read = None
     assert broker.now() == machine.right
     assert client._wall() == machine.right
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [180, -180, 86_400, -86_400])
+def test_a_session_that_is_started_again_with_a_wrong_clock_waits_too(tmp_path, machine, server, open_broker, seconds):
+    timed_session(tmp_path, machine, open_broker(), n_bars=WRONG, at=lambda minutes: None).run()
+    counts = {"stopped": len(server.trading.exchange.orders)}
+    assert counts["stopped"] > 0
+    machine.set_clock(seconds)
+
+    def at(minutes):
+        if minutes >= 6 and "right" not in counts:
+            counts["right"] = len(server.trading.exchange.orders)
+            machine.set_clock(-seconds)
+
+    result = timed_session(tmp_path, machine, open_broker(), n_bars=18, at=at).run()
+
+    assert result.status == "stopped"
+    assert counts["right"] == counts["stopped"]
+    assert len(server.trading.exchange.orders) > counts["right"]
+    assert len(told_of_clocks(result.folder)) == 2

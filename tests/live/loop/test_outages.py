@@ -201,6 +201,24 @@ def test_a_disk_that_stays_full_ends_the_session_and_the_next_start_goes_on(real
         assert after.flat
 
 
+def test_real_money_is_confirmed_once_though_the_session_opens_twice(real_time, monkeypatch):
+    FullDisk(monkeypatch, bar=30, times=1)
+    open_it, asked, typed = session_module.open_broker, [], []
+
+    def opened(*arguments, ask, **named):
+        typed.append(ask("Type the account number."))
+        broker = open_it(*arguments, ask=ask, **named)
+        broker.real_money, broker.account_number = True, "7"
+        return broker
+
+    monkeypatch.setattr(session_module, "open_broker", opened)
+    session = real_time()
+    session._ask = lambda question: asked.append(question) or "7"
+
+    assert session.run().status == "finished"
+    assert (len(asked), typed) == (1, ["7", "7"])
+
+
 @pytest.mark.parametrize("name", [LEDGER_FILE, LOG_FILE])
 def test_a_disk_that_is_full_when_a_table_is_written_loses_no_line(real_time, monkeypatch, name):
     add, failed = GrowingFile.add, []
