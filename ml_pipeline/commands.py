@@ -80,7 +80,7 @@ COMMANDS = {
         "ml_pipeline.service.commands.resume:CommandLine",
     ),
     "scale": Command(
-        "Change the number of workers or environments of a running training.",
+        "Change the number of workers or environments of a training while it runs.",
         "ml_pipeline.service.commands.scale",
         "ml_pipeline.service.commands.scale:CommandLine",
     ),

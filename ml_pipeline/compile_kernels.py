@@ -39,7 +39,8 @@ class CompileConfig:
     """The kernels to compile."""
 
     kinds: Annotated[tyro.conf.Positional[tuple[Kind, ...]], tyro.conf.arg(metavar="[KIND ...]")] = ()
-    """Kinds of trainings; none: all. -box: continuous actions; -stops: stop loss and take profit within bars."""
+    """What to compile; none: everything. perceptron, memory: networks without and with a recurrent memory; -box: for
+    continuous actions. trading: the trading environment; -stops: with stop loss and take profit."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,58 +36,60 @@ class PPOConfig:
     """
 
     n_steps: int = 256
-    """Steps per environment in one rollout, usually 64 to 2048. Longer rollouts see further ahead; shorter ones update
-    more often."""
+    """Steps per environment in one rollout, usually 64 to 2048. Longer rollouts include rewards that lie further ahead;
+    shorter ones update the policy more often."""
 
     minibatch_size: int = 256
-    """Transitions per minibatch, usually 64 to 4096, at most n_envs * n_steps. Larger ones are faster and less noisy,
-    with fewer gradient steps. The last minibatch of an epoch may be smaller."""
+    """Transitions per minibatch, usually 64 to 4096, at most n_envs * n_steps. Larger minibatches give fewer and less
+    noisy gradient steps, and are faster. The last minibatch of an epoch may be smaller."""
 
     n_epochs: int = 10
-    """Passes over each rollout per update, usually 3 to 20. More learn more from each rollout, and may overfit it."""
+    """Passes over the rollout in each update, usually 3 to 20. More passes learn more from the same data, but may
+    overfit it."""
 
     learning_rate: Scheduled = 3e-4
-    """Adam's step size at the start of training, usually 1e-5 to 1e-3. Larger ones learn faster and are less stable.
-    lin_3e-4 means 3e-4 with a linear schedule; the same spelling works for clip_range and ent_coef."""
+    """Adam's step size at the start of training, usually 1e-5 to 1e-3. With a larger rate, the policy learns faster and
+    less stably. lin_3e-4 means 3e-4 with a linear schedule; clip_range and ent_coef accept this spelling too."""
 
     learning_rate_schedule: LearningRateSchedule = "constant"
-    """How the learning rate changes: constant, linear or cosine to zero at the end, or adaptive (follows target_kl)."""
+    """How the learning rate changes during training: constant; linear or cosine, to zero at the end; or adaptive, so
+    that the KL divergence stays near target_kl."""
 
     gamma: float = 0.99
-    """Discount factor, usually 0.95 to 0.999. A larger one counts rewards that lie further ahead."""
+    """Discount factor, usually 0.95 to 0.999. A larger factor gives later rewards more weight."""
 
     gae_lambda: float = 0.95
-    """Lambda of generalized advantage estimation, usually 0.9 to 1. 0 is the one-step error (low variance, high bias),
-    1 the whole discounted return."""
+    """Lambda of generalized advantage estimation, usually 0.9 to 1. 0 uses the one-step error (low variance, high
+    bias), 1 the whole discounted return (high variance, low bias)."""
 
     clip_range: Scheduled = 0.2
-    """How far the probability ratio may move from 1 before its gradient is cut, usually 0.1 to 0.3. A larger one lets
-    the policy change more per update."""
+    """How far the probability ratio of new to old policy may move from 1 before its gradient is cut, usually 0.1 to
+    0.3. With a larger range, the policy may change more per update."""
 
     clip_range_schedule: Schedule = "constant"
-    """How the clip range changes: constant, or linear or cosine to zero at the end."""
+    """How the clip range changes during training: constant; or linear or cosine, to zero at the end."""
 
     clip_range_vf: float | None = None
-    """How far a value may move from its old prediction in one update, in units of the (normalized) return; none: no
+    """How far the predicted value of a state may move in one update, in units of the (normalized) return; none: no
     value clipping."""
 
     ent_coef: Scheduled = 0.0
-    """Weight of the entropy bonus in the loss, usually 0 to 0.02. A larger one explores more."""
+    """Weight of the entropy bonus in the loss, usually 0 to 0.02. With a larger weight, the policy explores more."""
 
     ent_coef_schedule: Schedule = "constant"
-    """How the entropy weight changes: constant, or linear or cosine to zero at the end."""
+    """How the entropy weight changes during training: constant; or linear or cosine, to zero at the end."""
 
     vf_coef: float = 0.5
-    """Weight of the value loss, usually 0.25 to 1. The loss is the mean squared error, as in Stable-Baselines3 (0.5 in
-    CleanRL is 0.25 here)."""
+    """Weight of the value loss, usually 0.25 to 1. The value loss is the mean squared error, as in Stable-Baselines3;
+    CleanRL halves it, so its 0.5 is 0.25 here."""
 
     max_grad_norm: float = 0.5
-    """Largest norm of the gradient of all parameters; a larger gradient is scaled down to it. Usually 0.3 to 1; a huge
+    """Largest norm of the gradient of all parameters, usually 0.3 to 1; a larger gradient is scaled down to it. A huge
     value disables clipping."""
 
     target_kl: float | None = None
-    """Target of the approximate KL divergence, usually 0.01 to 0.03. An update stops early once the divergence exceeds
-    1.5 times this; none: no limit."""
+    """Target of the approximate KL divergence between old and new policy, usually 0.01 to 0.03. An update ends early if
+    the divergence exceeds 1.5 times the target; none: no limit."""
 
     normalize_advantages: bool = True
     """Normalize advantages to mean 0 and standard deviation 1."""
@@ -96,14 +98,15 @@ class PPOConfig:
     """Normalize advantages within each minibatch, or over the whole batch of a rollout."""
 
     normalize_obs: bool = True
-    """Normalize observations to mean 0 and variance 1 with running statistics, which are frozen in evaluation."""
+    """Normalize observations to mean 0 and variance 1 by running statistics. Evaluation does not update the
+    statistics."""
 
     clip_obs: float = 10.0
-    """Clip normalized observations to plus or minus this many standard deviations."""
+    """Largest absolute value of a normalized observation, in standard deviations; values beyond it are clipped."""
 
     normalize_update: NormalizeUpdate = "step"
-    """When the statistics of observations are updated: after each step, or after each rollout (several processes need
-    rollout)."""
+    """When the statistics of observations are updated: after each step, or after each rollout. With --n-processes above
+    1, rollout is the default and step is refused."""
 
     normalize_rewards: bool = True
     """Divide rewards by the running standard deviation of the discounted return."""
@@ -112,41 +115,43 @@ class PPOConfig:
     """Train the value network on returns normalized by their running mean and variance (Pop-Art)."""
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Units of each hidden layer of the policy, and of the value network unless it has its own sizes, usually 64 64 to
-    256 256. Larger ones can represent more and train more slowly."""
+    """Units of each hidden layer, usually 64 64 to 256 256, of the policy and, without value_hidden_sizes, of the value
+    network. Larger networks can represent more and train more slowly."""
 
     value_hidden_sizes: tuple[int, ...] | None = None
     """Units of each hidden layer of the value network; none: the same as hidden_sizes."""
 
     activation: Activation = "tanh"
-    """Activation function after each hidden layer, as defined in torch; gelu is the exact one, with the error
-    function."""
+    """Activation function after each hidden layer, as defined in torch; gelu is the exact version, not the tanh
+    approximation."""
 
     squash_actions: bool = False
-    """Map continuous actions into their bounds by tanh; otherwise clip them."""
+    """Map continuous actions into their bounds by tanh; otherwise clip them to the bounds."""
 
     share_layers: bool = False
-    """Share all layers except the last between the policy and the value network."""
+    """Share all layers except the last one between the policy and the value network."""
 
     share_encoder: bool = True
     """Share the convolutional layers for images between the policy and the value network."""
 
     memory: MemoryKind = "none"
-    """Recurrent memory of earlier observations: none, gru or lstm. Minibatches then consist of whole sequences."""
+    """Recurrent memory of earlier observations: none, gru or lstm. With a memory, minibatches consist of whole
+    sequences."""
 
     memory_size: int = 64
-    """Units of the recurrent memory, usually 32 to 256."""
+    """Units of the recurrent memory, usually 32 to 256. A larger memory can store more and trains more slowly."""
 
     sequence_length: int | None = None
-    """Steps through which the memory is trained by backpropagation; must divide n_steps; none: n_steps. Shorter
-    sequences mix better, longer ones can learn longer delays."""
+    """Steps through which gradients flow back in the recurrent memory; must divide n_steps; none: n_steps. Longer
+    sequences can learn longer delays; shorter ones mix more environments and times in a minibatch."""
 
     bfloat16: bool = False
-    """Compute the convolutions of images in bfloat16, in about half the time on processors that support it."""
+    """Compute convolutions of images in bfloat16: less precise, and in about half the time on processors that support
+    it."""
 
     gradient_chunks: int | None = None
-    """Parts of a minibatch whose gradients threads and processes compute in parallel; none: up to 8 for large networks,
-    otherwise 1."""
+    """Number of chunks into which each minibatch is divided, so that threads and processes compute their gradients in
+    parallel; none: up to 8 for large networks, otherwise 1."""
 
     def __post_init__(self) -> None:
         for name, value in spelled_out(vars(self)).items():

@@ -32,43 +32,45 @@ class RunConfig:
     """
 
     algorithm: Algorithm = OWN
-    """Learning algorithm. PPO is built in; the others are those of Stable-Baselines3 and sb3-contrib."""
+    """Learning algorithm. PPO is built in; Stable-Baselines3 and sb3-contrib provide the others."""
 
     algorithm_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of an algorithm of Stable-Baselines3, as JSON such as '{"buffer_size": 50000}'."""
+    """Additional arguments for an algorithm of Stable-Baselines3, as JSON such as '{"buffer_size": 50000}'."""
 
     env_id: str | None = None
-    """Gymnasium environment, such as CartPole-v1; none: trade a market."""
+    """Gymnasium environment to train in, such as CartPole-v1; none: train on a market."""
 
     env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the environment, as JSON such as '{"size": 8}'; in a file, as a mapping."""
+    """Keyword arguments for the environment, as JSON such as '{"size": 8}'; in a file, as a mapping."""
 
     wrappers: tuple[str, ...] = ()
-    """Wrappers of the environment, innermost first: module:Wrapper, or the name of one in gymnasium.wrappers."""
+    """Wrappers around the environment, innermost first: module:Wrapper, or the name of a class in
+    gymnasium.wrappers."""
 
     frame_stack: int | None = None
-    """Number of latest observations stacked into one, usually 4; none: 1, or 4 for an Atari game."""
+    """Number of latest observations that the policy receives together, usually 4; none: the latest only, or 4 with
+    --atari."""
 
     atari: bool = False
-    """Preprocess an Atari game as usual: skip frames, shrink to 84 x 84 in grayscale, and in training end an episode
-    when a life is lost and clip rewards to their sign."""
+    """Preprocess an Atari game as usual: repeat each action for 4 frames, and shrink images to 84 x 84 in grayscale. In
+    training, also end the episode when a life is lost, and replace each reward by its sign."""
 
     n_envs: int = 1
-    """Number of environments stepped in parallel, usually 4 to 64. More give each update more data and less correlated
-    data."""
+    """Number of environments stepped in parallel, usually 4 to 64. With more environments, each update learns from
+    more, and less correlated, data."""
 
     n_envs_schedule: dict[int, int] = field(default_factory=dict)
-    """Change the number of environments during training: STEP:N pairs, in a file a mapping. N holds from the first
-    iteration that begins at or after global step STEP; none: n_envs throughout."""
+    """Pairs STEP:N, such as 100000:16 (in a file, a mapping), that change the number of environments during training:
+    to N from the first iteration that begins at or after global step STEP; none: n_envs throughout."""
 
     vec_env: VecEnvKind = "parallel"
     """How environments are stepped. parallel: in worker processes; serial: one after another in the trainer's process;
-    batched: all in one call, for trading only (fastest for hundreds of environments; its random starts differ).
-    SubprocVecEnv means parallel with one worker per core; DummyVecEnv means serial."""
+    batched: all in one call, for trading only (fastest for hundreds of environments; training episodes start at other
+    random bars). SubprocVecEnv means parallel with one worker per core; DummyVecEnv means serial."""
 
     n_workers: int | Literal["auto", "dynamic"] = "auto"
-    """Worker processes that share the environments. auto: measure and choose at the start; dynamic: measure again
-    during training; 0: step them in the trainer's process. Affects speed, never results."""
+    """Number of worker processes that step the environments. auto: measure at the start, and choose; dynamic: as auto,
+    and measure again during training; 0: step them in the trainer's process. It affects speed, never results."""
 
     parallel_start_method: StartMethod | None = None
     """How worker processes are started; none: forkserver on Linux, spawn elsewhere."""
@@ -77,29 +79,30 @@ class RunConfig:
     """Time limit for one step or reset, in seconds. A worker that exceeds it counts as failed; none: no limit."""
 
     on_worker_failure: OnWorkerFailure = "raise"
-    """If a worker process crashes, hangs or is killed, end the run (raise), or replace the worker and begin new
-    episodes in its environments (restart)."""
+    """What to do if a worker process crashes, hangs or is killed: end the run (raise), or replace the worker and begin
+    new episodes in its environments (restart)."""
 
     n_processes: int = 1
-    """Training processes that share the environments, each with its own workers. They run on this machine or where the
-    launcher places them. Under torchrun, its own number of processes applies."""
+    """Number of processes that train one policy together, each with a part of the environments and its own workers;
+    --launcher chooses where they run. Under torchrun, torchrun sets the number."""
 
     launcher: Launcher = "local"
-    """What starts the processes of --n-processes: this machine (local) or a Ray cluster (ray)."""
+    """Where the processes of --n-processes run: on this machine (local), or on a Ray cluster (ray)."""
 
     max_restarts: int = 3
-    """If a process of --n-processes is lost, how often all of them restart from the last checkpoint."""
+    """How often training may restart from the last checkpoint because a process of --n-processes was lost; 0: never."""
 
     rank_timeout_s: float = 600.0
-    """How long the processes of --n-processes wait for the slowest one, in seconds, before they count it as lost."""
+    """Seconds that the processes of --n-processes wait for the slowest one before they count it as lost. Must be longer
+    than an evaluation takes."""
 
     iterations: int | None = 300
-    """Length of training in iterations (one rollout and one update each). --num-episodes is an older name for it. With
-    --n-envs-schedule, training takes as many steps as this many iterations of n_envs environments."""
+    """Length of training in iterations (one rollout and one update each). --num-episodes is an older name of this flag.
+    With --n-envs-schedule, training takes iterations * n_envs * n_steps environment steps."""
 
     total_timesteps: int | None = None
-    """Length of training in environment steps, over all environments, instead of --iterations. It is rounded up to
-    whole iterations."""
+    """Length of training in environment steps, summed over all environments and rounded up to whole iterations;
+    replaces --iterations."""
 
     device: Device = "auto"
     """Device of the networks; auto: the fastest one available. GPU code is experimental: it was tested on CPU tensors,
@@ -109,38 +112,42 @@ class RunConfig:
     """Seed of all random numbers. Environment i is seeded with seed + i."""
 
     init_from: Path | None = None
-    """Start a new run from the weights and feature scaling of this run folder or checkpoint; none: random weights."""
+    """Run folder or checkpoint from which a new run takes its first weights and its feature scaling; none: random
+    weights."""
 
     checkpoint_dir: Path | None = None
     """Folder of this run; none: a new folder in checkpoints/."""
 
     checkpoint_interval: int = 10
-    """Iterations between two checkpoints. A smaller number loses less work if the machine fails."""
+    """Iterations between two checkpoints. With a smaller interval, less work is lost if the machine fails."""
 
     eval_interval: int = 25
-    """Iterations between two evaluations. Evaluations pick the best checkpoint; training waits for them."""
+    """Iterations between two evaluations, during which training waits. The checkpoint with the best score becomes
+    best.pt."""
 
     eval_episodes: int = 10
-    """Episodes per evaluation, on a single environment, usually 5 to 20. More give a steadier score."""
+    """Episodes per evaluation, on a single environment, usually 5 to 20. With more episodes, the score is less noisy,
+    and evaluating takes longer."""
 
     stop_at_return: float | None = None
-    """Stop training once the mean return of the last 100 training episodes reaches this; none: never."""
+    """Mean return of the last 100 training episodes that ends the training early; none: do not stop early."""
 
     stop_on_plateau: int | None = None
-    """Stop training if that mean has not risen for this many iterations, such as 50; none: never."""
+    """Stop training if the mean return of the last 100 training episodes has not risen for this many iterations, such
+    as 50; none: do not stop early."""
 
     tensorboard: bool = False
     """Write event files for TensorBoard."""
 
     tensorboard_dir: Path | None = None
-    """Folder for event files, with one subfolder per run; implies --tensorboard. none: tensorboard/ in the run
-    folder."""
+    """Folder for TensorBoard's event files, with one subfolder per run; implies --tensorboard. none: tensorboard/ in
+    the run folder."""
 
     wandb: str | None = None
-    """Weights & Biases project to log to (with WANDB_MODE=offline, to this disk only); none: off."""
+    """Project of Weights & Biases to log to (with WANDB_MODE=offline, only to the local disk); none: no logging."""
 
     sink: tuple[str, ...] = ()
-    """Your own metric sinks, as module:Class. Each receives the metrics of every iteration."""
+    """Your own classes that receive the metrics of every iteration (sinks), as module:Class."""
 
     def __post_init__(self) -> None:
         self._check_algorithm()

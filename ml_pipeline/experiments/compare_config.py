@@ -23,13 +23,14 @@ class CompareConfig:
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders, such as checkpoints/A checkpoints/B. Runs that differ only in their seed are drawn as one."""
+    """Run folders, such as checkpoints/A checkpoints/B. Runs that differ only in the seed share one curve, their
+    mean."""
 
     by: By = "steps"
     """Horizontal axis of the curves: environment steps, or time since training began."""
 
     smooth: int = 10
-    """Iterations over which returns are averaged; 1: no smoothing."""
+    """Number of iterations over which returns are averaged; 1: no smoothing."""
 
     output: Path = Path("comparison.png")
     """Picture file to write: .png, .svg or .pdf."""

@@ -44,11 +44,13 @@ class WalkConfig(FitConfig):
     """
 
     folds: int = 4
-    """How often to train on the past and then trade the bars after it, usually 3 to 10."""
+    """Number of folds, usually 3 to 10. Each fold trains on a window of the past and trades the bars after it."""
     training_window: TrainingWindow = "rolling"
-    """Train each fold on the window just before it (rolling), or on everything before it (expanding)."""
+    """Train each fold on a window of fixed length just before its bars (rolling), or on all bars before them
+    (expanding)."""
     output_dir: Path | None = None
-    """Folder for the report: report.html, ledger.csv, trades.csv, evaluation.json, equity.png, walk_forward.csv."""
+    """Folder for report.html, ledger.csv, trades.csv, evaluation.json, equity.png and walk_forward.csv; none: no
+    files."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -81,10 +81,11 @@ class SettingsFrom:
     """Where settings come from."""
 
     config: Path | None = None
-    """YAML or JSON file of settings, with the names of the flags; flags override it."""
+    """YAML or JSON file of settings, whose keys are the names of flags; flags override the file."""
 
     preset: Preset | None = None
-    """Tuned settings for the environment. zoo: those of rl-baselines3-zoo; flags and --config override them."""
+    """Start from settings tuned for the environment: those of rl-baselines3-zoo (zoo). Flags and --config override
+    them."""
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,15 @@ class _StartConfig(SettingsFrom):
     is none."""
 
     trust_checkpoint: bool = False
-    """With --resume: open pickled states of environments that no run of yours on this machine signed; a pickle can run
-    any code."""
+    """With --resume: also load pickled environment states that none of your runs on this machine signed. Loading a
+    pickle can run any code."""
 
     seeds: tuple[int, ...] = ()
-    """Train with these seeds, one run after another, in folders NAME-seed1, NAME-seed2, ..., and compare the runs."""
+    """Train one run per seed, one after another, in folders NAME-seed1, NAME-seed2, ..., and compare the runs."""
 
     check_env: bool = False
-    """Check the environment instead of training: what it returns, and whether its seed determines everything."""
+    """Check the environment instead of training: its spaces, what it returns, and whether the seed determines
+    everything in it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,19 +34,20 @@ class ServiceLimits:
     """
 
     max_runs: int | None = None
-    """Maximum number of active runs; none: as many as cores and memory allow."""
+    """Largest number of active runs; none: as many as cores and memory allow."""
 
     max_concurrent_envs: int | None = None
-    """Maximum number of environments of all active runs; none: no limit."""
+    """Largest number of environments of all active runs together; none: no limit."""
 
     cores: float | None = None
-    """Cores for all runs: each run counts as one, or one per worker; none: the cores available to this process."""
+    """Number of cores for all active runs; a run counts one core, or one per worker. none: the cores available to the
+    service."""
 
     memory_mb: float | None = None
-    """Memory for all runs, in MB; none: what is available."""
+    """Memory for all active runs, in MB; none: the memory that is available."""
 
     stop_grace_s: float = 60.0
-    """Seconds from a stop request until the run is killed."""
+    """Seconds that a run has after a stop request to save and end; then it is killed."""
 
     def __post_init__(self) -> None:
         for name in ("max_runs", "max_concurrent_envs"):

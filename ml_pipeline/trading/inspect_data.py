@@ -40,24 +40,26 @@ class InspectionConfig:
     path: tyro.conf.Positional[Path]
     """CSV or Parquet file, or folder with one file per symbol."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Column titles by content, such as time=timestamp_utc close=Last; a file without a header has column numbers from
-    1."""
+    """Titles of the columns, if they are not the usual ones, as CONTENT=TITLE, such as time=timestamp_utc close=Last.
+    In a file without a header, give column numbers from 1."""
     date_order: DateOrder | None = None
     """Order of day, month and year in dates such as 01/02/2024; none: inferred from the data."""
     bar_time: BarTime | None = None
-    """Whether times mark the open or the close of a bar."""
+    """Whether times in the data are those at which bars open, or close."""
     timeframe: str | None = None
-    """Length of the bars, such as 5m, 15m, 1h, 4h or 1d, built from shorter ones; none: as in the data."""
+    """Length of the bars to describe, such as 5m, 15m, 1h, 4h or 1d, built from the shorter bars of the data; none: the
+    bars of the data."""
     session: str | None = None
-    """Trading hours, such as 09:30-16:00, outside which bars are left out; none: all bars."""
+    """Trading hours, such as 09:30-16:00, in the given timezone; bars outside these hours are left out; none: all
+    bars."""
     timezone: str | None = None
-    """Time zone of the session and of days, such as America/New_York; none: UTC."""
+    """Time zone of trading hours and calendar days, such as America/New_York; none: UTC."""
     adjust_splits: bool = False
-    """Adjust prices and volumes before stock splits that the data do not reflect."""
+    """Adjust prices and volumes from before a stock split, if the data do not reflect the split."""
     all: bool = False
-    """List every row that training would refuse, instead of the first twenty of each kind."""
+    """List every row that training would refuse; otherwise at most twenty of each kind."""
     picture: Path | None = None
-    """Image file for a chart of prices and volumes."""
+    """Image file to draw prices and volumes into; none: no picture."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,27 +27,30 @@ class _MarketSource:
     symbols: tuple[str, ...] = ()
     """Symbols to trade, in this order; none: all symbols."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Column titles by content (time, date, symbol, open, high, low, close, adjusted, bid, ask, volume, feature_NAME),
-    such as time=timestamp_utc close=Last; volume=none leaves one out, and a file without a header has column numbers
-    from 1. Usual titles are recognized without this setting."""
+    """Titles of the columns, if they are not the usual ones, as CONTENT=TITLE, such as time=timestamp_utc close=Last.
+    Contents: time, date, symbol, open, high, low, close, adjusted, bid, ask, volume, feature_NAME. volume=none ignores
+    the volume. In a file without a header, give column numbers from 1."""
     date_order: DateOrder | None = None
     """Order of day, month and year in dates such as 01/02/2024; none: inferred from the data."""
     bar_time: BarTime | None = None
-    """Whether times in the data mark the open or the close of a bar; required if symbols have bars of different
+    """Whether times in the data are those at which bars open, or close; required if symbols have bars of different
     lengths."""
     timeframe: str | None = None
-    """Length of the bars to trade on, such as 5m, 15m, 1h, 4h or 1d, built from shorter ones; none: as in the data."""
+    """Length of the bars to trade on, such as 5m, 15m, 1h, 4h or 1d, built from the shorter bars of the data; none: the
+    bars of the data."""
     session: str | None = None
-    """Trading hours, such as 09:30-16:00, outside which bars are left out; none: all bars."""
+    """Trading hours, such as 09:30-16:00, in the given timezone; bars outside these hours are left out; none: all
+    bars."""
     timezone: str | None = None
-    """Time zone of the session and of days, such as America/New_York; none: UTC."""
+    """Time zone of trading hours and calendar days, such as America/New_York; none: UTC."""
     drop_bad_rows: bool = False
     """Leave out invalid rows of the data and list them; otherwise the first invalid row is an error."""
     adjust_splits: bool = False
-    """Adjust prices and volumes before stock splits that the data do not reflect, and list the splits."""
+    """Adjust prices and volumes from before a stock split, if the data do not reflect the split, and list the
+    splits."""
     periods_per_year: float | None = None
-    """Bars per year, for annualized figures and borrowing fees; none: inferred from the data and shown in the
-    report."""
+    """Bars per year, used to annualize figures and to charge borrowing fees; none: inferred from the data and shown in
+    the report."""
 
 
 @dataclass(frozen=True)
@@ -60,29 +63,31 @@ class TraderConfig(MarketConditions):
     """Market, costs, observations and actions."""
 
     features: tuple[str, ...] = DEFAULT_FEATURES
-    """Features of each asset, with any span (log_return_60) and on longer bars (rsi_14@1h); also tradable, time_of_day,
-    time_of_week, data columns (feature_NAME, or feature_* for all of them) and your own functions (module:function)."""
+    """Features of each asset: indicators with any span (log_return_60), also on longer bars (rsi_14@1h), tradable,
+    time_of_day, time_of_week, data columns (feature_NAME, or feature_* for all of them) and your own functions
+    (module:function)."""
     accept_feature: tuple[str, ...] = ()
-    """Features to train with although the look-ahead checks refuse them, each followed by your reason, such as
-    feature_gap "known before the open"; the run stores the reasons."""
+    """Features that you train with although the look-ahead checks refuse them, each followed by your reason, such as
+    feature_gap "known before the open". The run stores the reasons."""
     window: int = 1
-    """Bars whose features an observation holds, including the latest; a larger window shows more of the past and makes
-    the policy's input larger."""
+    """Number of latest bars whose features the policy observes. With a larger window, the policy sees more of the past
+    and has more inputs."""
     action_mode: Literal["auto", ActionMode] = "auto"
-    """Meaning of an action: fractions of equity (target_weights), short, flat or long (discrete), one step along those
-    (buy_hold_sell), or amounts to buy and sell (trade); auto: discrete for one asset, otherwise target_weights."""
+    """Meaning of an action: fractions of equity to hold (target_weights); short, flat or long (discrete); one step
+    down, none, or one step up in the order short, flat, long (buy_hold_sell); or amounts to buy and sell (trade). auto:
+    discrete for one asset, otherwise target_weights."""
     allow_short: bool = True
-    """Allow short positions."""
+    """Allow short positions; otherwise positions are flat or long."""
     reward: str = "log_return"
     """Reward of a step: log_return, fast_profit, fast_profit_reward, simple_momentum, simple_momentum_reward,
     differential_sharpe, sharpe_ratio, sortino_ratio, calmar_ratio, or your own module:Class."""
     reward_scale: float = 1.0
-    """Factor that multiplies rewards."""
+    """Factor by which rewards are multiplied."""
     reward_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the reward by name, such as '{"risk_free_rate": 0.02}'."""
     embargo_bars: int = 0
-    """Bars left out between the splits; a larger gap keeps long features of one split from overlapping the one
-    before."""
+    """Number of bars left out between two splits. With a gap as long as the features look back, no observation of a
+    split uses bars of the split before."""
     episode_length: int = 256
     """Bars in a training episode, which starts at a random bar."""
 
@@ -161,12 +166,13 @@ class TradingConfig(TraderConfig):
     train_fraction: float = 0.7
     """Fraction of the bars to train on, the earliest ones."""
     validation_fraction: float = 0.15
-    """Fraction of the bars, after the training split, that choose the best checkpoint; the rest is the test split."""
+    """Fraction of the bars, right after the training split, on which the best checkpoint is chosen; the bars after it
+    are the test split."""
     score: Score = "log_return"
-    """Criterion for the best checkpoint on the validation split, after costs: ln(V_end / V_start) (log_return), or the
-    annualized Sharpe ratio of the returns per bar (sharpe)."""
+    """Score that chooses the best checkpoint on the validation split, after costs: ln(V_end / V_start) (log_return), or
+    the annualized Sharpe ratio of the returns per bar (sharpe)."""
     per_symbol: bool = False
-    """Train one policy on all symbols, each in separate environments with a separate account (data: one file per
+    """Trade each symbol in its own environments and account, with one policy for all symbols (data: one file per
     symbol); otherwise one account trades all symbols."""
 
     def __post_init__(self) -> None:

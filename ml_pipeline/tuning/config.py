@@ -31,45 +31,47 @@ class TuneConfig(SettingsFrom):
     """The study: its trials, search space, sampler and pruner."""
 
     study_name: str | None = None
-    """Name of the study and of its folder in --root; an existing study is continued."""
+    """Name of the study and of its folder in --root. If the study exists, it continues."""
 
     n_trials: int = 100
-    """Total number of finished trials, complete or pruned, at which the study ends, usually 50 to 500. More trials find
-    better settings, and make the best score luckier."""
+    """Number of finished trials, complete or pruned, at which the study ends, usually 50 to 500. More trials find
+    better settings, but also raise the best score that luck alone would reach."""
 
     n_jobs: int | Literal["auto"] = "auto"
     """Number of trials that run at once, each in its own process; auto: as many as cores and free memory allow."""
 
     space: str | None = None
-    """Search space: the name of a built-in space, a YAML file, or a function as module:function; none: the built-in
-    space for trading, or that for PPO with --env-id."""
+    """Search space: the name of a built-in space (ppo or trading), a YAML file, or a function as module:function; none:
+    ppo with --env-id, otherwise trading."""
 
     sampler: SamplerName = "tpe"
-    """How settings are drawn, seeded by --seed: TPE, Gaussian process, CMA-ES, at random, or every point of a grid."""
+    """How the settings of a trial are drawn: by TPE, a Gaussian process (gp), CMA-ES, at random, or from every point of
+    a grid. --seed seeds the sampler."""
 
     pruner: PrunerName = "asha"
-    """How trials that fall behind are stopped early: asynchronous successive halving, Hyperband, the median, or
-    never."""
+    """How trials that fall behind are stopped early: by asynchronous successive halving (asha), Hyperband, comparison
+    with the median, or not at all (none)."""
 
     data_dir: Path | None = None
-    """Folder of market data with one file per symbol, instead of --data. One policy trades each symbol in a separate
-    account."""
+    """Folder of market data with one file per symbol; replaces --data. One policy trades all symbols, each in a
+    separate account."""
 
     storage: str | None = None
-    """Where the study is stored: a journal file, or postgresql://... . Processes and machines that share a storage work
-    on the same study; none: a journal in the study's folder."""
+    """Where the study is stored: the path of a journal file, or postgresql://USER@HOST/DATABASE. Processes with the
+    same storage and study name work on the same study, also on several machines; none: a journal in the study's
+    folder."""
 
     max_concurrent_envs: int | None = None
-    """Limit on the environments of all trials together; none: no limit."""
+    """Largest number of environments of all running trials together; none: no limit."""
 
     gpu: int | None = None
-    """Number of the GPU that trials use, from 0; none: as --device says."""
+    """Index of the GPU that all trials use, from 0; none: the device that --device selects."""
 
     continue_trial: int | None = None
-    """Continue the run of this trial to its end, then exit. A pruned trial is not pruned again."""
+    """Number of a trial whose run continues to its end without being pruned; then the command exits."""
 
     root: Path | None = None
-    """Folder of runs that holds the study's folder; none: checkpoints/."""
+    """Folder of runs, in which the study's folder lies; none: checkpoints/."""
 
     def __post_init__(self) -> None:
         check_count("n_trials", self.n_trials)
@@ -116,11 +118,12 @@ class ObjectiveConfig:
     validation split (sharpe, for trading)."""
 
     seeds_per_trial: int = 1
-    """Runs per trial, with the seeds seed, seed + 1, ...; the value is their median. More are steadier and slower."""
+    """Runs per trial, with the seeds seed, seed + 1, ...; the trial's value is the median of their scores. More runs
+    make the value less noisy and take longer."""
 
     folds: int | None = None
-    """Runs per trial for trading, one per walk-forward fold of the training and validation splits; the test split is
-    not used. The value is their median; none: one run."""
+    """Runs per trial, for trading: one per walk-forward fold of the training and validation splits. The trial's value
+    is the median of their scores; the test split is not used. none: one run without folds."""
 
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, get_args(Objective))

@@ -41,18 +41,18 @@ class DashboardConfig:
     sessions: Path | None = None
     """Folder of trading sessions; none: live/."""
     host: str = HOST
-    """Address to listen on. Any address other than this machine's own requires a token; without --token, one is
-    created and printed."""
+    """Address to listen on. Addresses that other machines can reach require a token; without --token, the command
+    creates and prints one."""
     port: int = PORT
-    """Port to listen on. If it is in use, the next free port."""
+    """Port to listen on; if it is in use, the next free port is taken."""
     token: str | None = None
-    """Password of the dashboard, at least 16 characters; it is part of the printed address."""
+    """Password of the dashboard, at least 16 characters; the address that is printed contains it."""
     training: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Show the studies in this terminal instead of the browser."""
     study: str | None = None
-    """The study to show with --training; none: the active or latest study, and the others in one line each."""
+    """Name of the study that --training shows; none: the active or latest study, with one line for each other study."""
     once: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """With --training: print the current state once, and end."""
+    """With --training: print the current state once, and exit."""
 
     def __post_init__(self) -> None:
         if not self.training and (self.study is not None or self.once):

@@ -28,13 +28,16 @@ class ReportConfig:
     """
 
     split: Split | None = None
-    """Part of the market to evaluate on; none: test, or all bars if --data names other data."""
+    """Split of the market to evaluate on; none: test, or all bars if --data names data that the run was not trained
+    on."""
 
     certify: bool = False
-    """Replay the orders in vectorbt, and fail if its equity differs by more than 1e-9; needs the extra certify."""
+    """Repeat the orders in vectorbt, and fail if its equity differs from the report's by more than 1e-9; needs the
+    extra certify."""
 
     output_dir: Path | None = None
-    """Folder for the report; none: the run folder for best.pt as trained, otherwise a folder evaluation-WHAT in it."""
+    """Folder for the report; none: the run folder, if best.pt is evaluated with the settings of the training, otherwise
+    a subfolder evaluation-WHAT."""
 
     def __post_init__(self) -> None:
         if self.split is not None:
@@ -49,10 +52,10 @@ class EvaluationConfig(ReportConfig):
     """
 
     checkpoint: tyro.conf.Positional[Path]
-    """Run folder (its best policy is used) or checkpoint, such as checkpoints/RUN/latest.pt."""
+    """Run folder, whose best policy is used, or a checkpoint, such as checkpoints/RUN/latest.pt."""
 
     eval_episodes: int | None = None
-    """Number of episodes in a Gymnasium environment; none: as many as in the run's evaluations."""
+    """Number of episodes, for Gymnasium environments; none: as many as in the run's evaluations."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,7 +105,7 @@ class BacktestConfig(ReportConfig):
     """The run or model to backtest."""
 
     config: Path | None = None
-    """Settings file of a training (its newest run is backtested), or a deployed model, such as models/NAME/current;
+    """Settings file of a training, whose newest run is backtested, or a deployed model, such as models/NAME/current;
     required."""
 
 
@@ -169,22 +172,24 @@ class EnjoyConfig:
     """
 
     run: tyro.conf.Positional[Path]
-    """Run folder (its best policy is used) or checkpoint, such as checkpoints/RUN/latest.pt."""
+    """Run folder, whose best policy is used, or a checkpoint, such as checkpoints/RUN/latest.pt."""
 
     episodes: int | None = None
-    """Number of episodes; none: 3, or one pass through the test split for trading."""
+    """Number of episodes; none: 3, or, for trading, one pass through the test split."""
 
     video: Path | None = None
-    """Record to this file: .mp4 (needs the extra video) or .gif."""
+    """File to record the episodes to: .mp4 (needs the extra video) or .gif."""
 
     seed: int | None = None
-    """Seed of the first episode; each further episode adds one. none: the episodes of the run's evaluations."""
+    """Seed of the first episode; each later episode has the next seed. none: the same episodes as in the run's
+    evaluations."""
 
     stochastic: bool = False
-    """Sample actions as in training instead of taking the most probable one."""
+    """Draw actions at random from the policy's distribution, as in training; otherwise take the most probable
+    action."""
 
     render: Render | None = None
-    """Show a window (human); none: show nothing."""
+    """Show the episodes in a window (human); none: no window."""
 
     def __post_init__(self) -> None:
         if self.episodes is not None:
@@ -221,13 +226,13 @@ class ExportConfig:
     """
 
     checkpoint: tyro.conf.Positional[Path]
-    """Run folder (its best policy is used) or checkpoint, such as checkpoints/RUN/latest.pt."""
+    """Run folder, whose best policy is used, or a checkpoint, such as checkpoints/RUN/latest.pt."""
 
     format: Format = "onnx"
-    """File format: onnx, for onnxruntime (writing it needs the extra onnx), or torch, a program of torch.export."""
+    """File format: a model for onnxruntime (onnx; needs the extra onnx), or a torch.export program (torch)."""
 
     output: Path | None = None
-    """File to write; none: the checkpoint's name with .onnx or .pt2."""
+    """File to write; none: the checkpoint's path with the ending .onnx or .pt2."""
 
     def __post_init__(self) -> None:
         check_choice("format", self.format, get_args(Format))

@@ -32,10 +32,10 @@ class LogsConfig:
     """The log to print."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Id of the run, the beginning of its id, or its folder; if several runs match, the newest."""
+    """Id of the run, the first characters of the id, or the run folder. If several runs match, the newest is used."""
 
     follow: bool = False
-    """Keep printing new lines until the run ends."""
+    """Print new lines as they appear, until the run ends."""
 
     root: Path | None = None
     """Folder of runs; none: checkpoints/."""

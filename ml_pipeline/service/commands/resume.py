@@ -26,10 +26,11 @@ class ResumeConfig:
     """The run to resume."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Id of the run, the beginning of its id, or its folder."""
+    """Id of the run, the first characters of the id, or the run folder."""
 
     total_timesteps: int | None = None
-    """Environment steps in total; none: as before. A finished run needs a larger number."""
+    """Length of training in environment steps, including those already done; none: as before. A finished run needs a
+    larger number."""
 
     root: Path | None = None
     """Folder of runs; none: checkpoints/."""

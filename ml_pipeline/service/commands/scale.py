@@ -25,13 +25,14 @@ class ScaleConfig:
     """Changes that apply from the run's next iteration."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Id of the run, the beginning of its id, or its folder."""
+    """Id of the run, the first characters of the id, or the run folder."""
 
     n_workers: int | Literal["auto", "dynamic"] | None = None
-    """Number of worker processes, 0 for none; auto and dynamic let the run choose. Results stay the same."""
+    """New number of worker processes; 0: step in the trainer's process; auto, dynamic: the run chooses. It affects
+    speed, never results. none: no change."""
 
     n_envs: int | None = None
-    """Number of environments. Results depend on it."""
+    """New number of environments; it affects the results. none: no change."""
 
     root: Path | None = None
     """Folder of runs; none: checkpoints/."""

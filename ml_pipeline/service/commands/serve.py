@@ -43,22 +43,22 @@ class ServeConfig:
     """Folder of runs; none: checkpoints/."""
 
     config: Path | None = None
-    """YAML or JSON file with these settings, under the names of the flags; flags take precedence."""
+    """YAML or JSON file of settings, whose keys are the names of flags; flags override the file."""
 
     page: bool = True
     """Serve the dashboard."""
 
     host: str = HOST
-    """Address of the dashboard; any address other than this machine's own requires a token."""
+    """Address of the dashboard. Addresses that other machines can reach require a token."""
 
     port: int = PORT
-    """Port of the dashboard; if it is in use, the next free port."""
+    """Port of the dashboard; if it is in use, the next free port is taken."""
 
     token: str | None = None
-    """Password of the dashboard, at least 16 characters; it is part of the printed address."""
+    """Password of the dashboard, at least 16 characters; the address that is printed contains it."""
 
     stop_runs: bool = False
-    """Stop all runs when the service ends; otherwise they continue without it."""
+    """Stop all runs when the service ends; otherwise they continue to train."""
 
 
 @dataclass(frozen=True, kw_only=True)

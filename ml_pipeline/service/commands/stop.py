@@ -31,7 +31,7 @@ class StopConfig:
     """The runs to stop."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[RUN ...]")] = ()
-    """Ids of runs, beginnings of ids, or folders; or names of studies, whose trials save and can be continued."""
+    """Runs, by id, first characters of the id, or run folder; or studies, by name. All save before they stop."""
 
     all: bool = False
     """Stop all studies, and all queued and running runs."""

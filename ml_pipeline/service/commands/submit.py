@@ -75,19 +75,20 @@ class SubmitConfig(SettingsFrom):
     """The runs to submit."""
 
     seeds: tuple[int, ...] = ()
-    """Submit one run per seed."""
+    """Submit one run per seed; none: one run, with --seed."""
 
     data_dir: Path | None = None
-    """Folder with one file per symbol: one run per symbol, or per file; with --per-symbol, one run for all."""
+    """Folder of market data with one file per symbol. One run per symbol is submitted, or, with --per-symbol, one run
+    for all symbols."""
 
     priority: int = 0
-    """Runs with a higher priority start first."""
+    """Priority of the runs in the queue, such as -1 or 10; runs with a higher priority start first."""
 
     restarts: int = 0
-    """How often a run that crashes restarts from its checkpoint."""
+    """How often a run restarts from its checkpoint after a crash; 0: never."""
 
     root: Path | None = None
-    """Folder of runs of the service; none: checkpoints/."""
+    """The service's folder of runs; none: checkpoints/."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,52 +27,59 @@ class CostsAndLimits:
     """Costs and limits of trading. Raises UserError if a value is out of range."""
 
     fill_at: FillAt = "next_open"
-    """When orders fill: at the next bar's open (next_open), or, optimistically, at the close they were decided on."""
+    """When orders fill: at the open of the next bar (next_open), or, optimistically, at the close at which they were
+    decided (close)."""
     size_at: SizeAt = "fill"
-    """Price that converts a target into a quantity: that of the fill, or, as a real broker requires, the close of the
-    decision; limit orders always use the close."""
+    """Price that converts a target into a quantity: the fill price (fill), or the close at which the order was decided,
+    as real brokers require (decision). Limit orders always use the close."""
     fee_bps: float = 5.0
-    """Fee on traded value, in basis points (hundredths of a percent); usually 0 to 30, and higher fees make the agent
-    trade less."""
+    """Fee on the traded value, in basis points (hundredths of a percent), usually 0 to 30. With higher fees, the agent
+    learns to trade less."""
     sell_fee_bps: float | None = None
     """Fee on sales, in basis points; none: fee_bps."""
     fixed_fee: float = 0.0
     """Fee per order, in money."""
     slippage_bps: float = 0.0
-    """Slippage, in basis points of traded value; for data without quotes, include half the spread."""
+    """Loss from filling at a worse price, in basis points of the traded value. If the data have no quotes, include half
+    the spread."""
     borrow_bps_per_year: float = 0.0
     """Borrowing fee of short positions, in basis points of their value per year."""
     financing_bps_per_year: float | None = None
-    """Interest on borrowed money, in basis points per year, for every calendar day that a position is held overnight;
-    borrowing fees are then also charged by calendar day, and by default in equal parts per bar."""
+    """Interest on borrowed money, in basis points per year, charged for each calendar day until the next bar. Borrowing
+    fees of short positions are then charged by calendar day too; none: no interest, and borrowing fees in equal parts
+    per bar."""
     lot_size: float = 0.0
-    """Quantity of which every order is a multiple; 0: any quantity."""
+    """Every order is a multiple of this quantity, such as 1 for whole shares; 0: any quantity."""
     min_order: float = 0.0
-    """Smallest order, in money; smaller orders are dropped."""
+    """Value of the smallest order, in money; smaller orders are not sent."""
     max_position: float = 1.0
     """Largest position in one asset, as a fraction of equity; at most 1, or max_gross if that is larger."""
     max_gross: float = 1.0
-    """Largest sum of all positions, long and short, as a fraction of equity, up to 20; above 1, buys borrow money."""
+    """Largest sum of all positions, long and short, as a fraction of equity, up to 20. Above 1, the account buys with
+    borrowed money."""
     maintenance_margin: float = 0.25
-    """Equity, as a fraction of all positions, below which the broker closes them at the close; used only if max_gross
-    is above 1."""
+    """If equity at a close is below this fraction of all positions, the broker closes them; used only if max_gross is
+    above 1."""
     trade_limit_percent: float | None = None
-    """Largest order per asset, in percent of equity; with action_mode trade, the size of an action of 1 (none: 10)."""
+    """Largest order per asset, in percent of equity; an action of 1 trades this much with action_mode trade. none: no
+    limit, or 10 with action_mode trade."""
     action_threshold: float = 0.0
-    """Absolute value below which a continuous action does not trade, from 0 to below 1."""
+    """Continuous actions with an absolute value below this do not trade; from 0 to below 1."""
     min_cash: float = 0.0
-    """Fraction of equity that buys leave in cash; about 0.01 for an account at a broker."""
+    """Fraction of equity that purchases leave in cash; use about 0.01 for a real broker's account."""
     flat_at_close: bool = False
     """Close all positions at the last fill of each session, or of each day in timezone if there is no session."""
     limit_bps: float | None = None
-    """Send limit orders for one bar, this many basis points below (buys) or above (sales) the close of the decision;
-    they fill if the bar trades through that price. none: market orders."""
+    """Send limit orders, valid for one bar, with prices this many basis points better than the close of the decision:
+    below it for buys, above it for sales. An order fills if the bar trades through its price. none: market orders."""
     stop_loss: float | None = None
-    """Loss that closes a position within a bar, as a fraction of its average entry price; none: no stop."""
+    """Loss at which a position is closed within a bar, as a fraction of its average entry price; none: no stop loss."""
     take_profit: float | None = None
-    """Profit that closes a position within a bar, as a fraction of its average entry price; none: no target."""
+    """Profit at which a position is closed within a bar, as a fraction of its average entry price; none: no take
+    profit."""
     on_limit: OnLimit = "clip"
-    """Handling of a target beyond max_position or max_gross: clip it, or refuse it with an error."""
+    """What to do with a target beyond max_position or max_gross: reduce it to the limit (clip), or end with an error
+    (refuse)."""
     initial_cash: float = 10_000.0
     """Cash at the start of an episode."""
 

@@ -45,30 +45,31 @@ class PromoteConfig:
     """Folder of models; none: models/."""
 
     root: Path | None = None
-    """Folder of runs that holds the study's folder; none: checkpoints/."""
+    """Folder of runs, in which the study's folder lies; none: checkpoints/."""
 
     storage: str | None = None
-    """Where the study is stored, as given to tune; none: in the study's folder."""
+    """Storage of the study, as given to tune; none: the journal in the study's folder."""
 
     trial: int | None = None
-    """Number of the trial to promote; none: the winner."""
+    """Number of the trial to promote; none: the winner of the study."""
 
     min_dsr: float = PromotionRules.min_dsr
-    """Smallest acceptable deflated Sharpe ratio (a probability, counting all trials and checkpoints); 0: accept any.
-    Not for Gymnasium environments."""
+    """Smallest acceptable deflated Sharpe ratio: a probability from 0 to 1 that counts all trials and checkpoints; 0:
+    accept any. Not for Gymnasium environments."""
 
     margin: float = PromotionRules.margin
-    """By how many standard errors the new model must beat the deployed one on the study's validation data."""
+    """Number of standard errors by which the new model must beat the deployed model on the study's validation data.
+    With a larger margin, models are replaced less often."""
 
     despite: str | None = None
-    """Reason to promote the model although a feature may use future data; its version keeps the reason, and paper
-    trading repeats it."""
+    """Your reason to promote the model although one of its features may use future data. The version stores the reason,
+    and paper trading prints it."""
 
     watch: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Follow the study as its trials end, and promote each new winner that passes, until the study is finished."""
+    """Keep checking the study, and promote each new winner that passes the checks, until the study is finished."""
 
     interval_s: float = 2.0
-    """Seconds between two checks of the study, with --watch."""
+    """With --watch: seconds between two checks of the study."""
 
     def __post_init__(self) -> None:
         with naming_flags("min_dsr", "margin", "despite"):

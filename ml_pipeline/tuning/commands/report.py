@@ -33,19 +33,19 @@ class ReportConfig:
     """Name of the study."""
 
     n_trials: int | None = None
-    """Number of finished trials that completes the study; none: the number given to tune."""
+    """Number of finished trials at which the study counts as complete; none: the number that was given to tune."""
 
     open_test: bool = True
-    """Evaluate the winner on the test split, if all trials have ended and the test split was not used before."""
+    """Evaluate the winner on the test split, if all trials have ended and no earlier command evaluated on it."""
 
     open_test_again: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Evaluate another winner on a test split that was used before; the report counts it."""
+    """Evaluate another winner on a test split that an earlier command has used; the report counts how often."""
 
     storage: str | None = None
-    """Where the study is stored, as given to tune; none: the journal in its folder."""
+    """Storage of the study, as given to tune; none: the journal in the study's folder."""
 
     root: Path | None = None
-    """Folder of runs that holds the study's folder; none: checkpoints/."""
+    """Folder of runs, in which the study's folder lies; none: checkpoints/."""
 
     def __post_init__(self) -> None:
         if self.n_trials is not None:

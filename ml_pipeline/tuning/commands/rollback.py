@@ -26,10 +26,10 @@ class RollbackConfig:
     """
 
     name: tyro.conf.Positional[str]
-    """Name of the model, as the command models lists it."""
+    """Name of the model, as ml-pipeline models lists it."""
 
     to: str | None = None
-    """Version to return to, such as v2; none: the one deployed before the current one."""
+    """Version to return to, such as v2; none: the version that was deployed before the current one."""
 
     models_dir: Path | None = None
     """Folder of models; none: models/."""
