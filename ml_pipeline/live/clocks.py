@@ -26,10 +26,10 @@ class Clocks:
         *,
         most_s: float,
         real_time: bool,
-        tell: Callable[[str], None] = lambda sentence: None,
+        tell: Callable[[str, str], None] = lambda kind, sentence: None,
     ) -> None:
-        """most_s: the largest difference in seconds that is no reason to hold. tell: called with a sentence when the
-        clocks differ, and again when they agree."""
+        """most_s: the largest difference in seconds that is no reason to hold. tell: called with a kind of
+        alert and a sentence when the clocks differ, and again when they agree."""
         self._feed, self._broker = feed, broker
         self._most_s, self._real_time, self._tell = most_s, real_time, tell
         self._feed_has_clock = bool(getattr(feed, "has_clock", True))
@@ -54,7 +54,10 @@ class Clocks:
             self.ahead_s = -float(getattr(self._feed, "clock_behind_s", 0.0))
         if (differ := not abs(self.ahead_s) <= self._most_s) != self._differ:
             self._differ = differ
-            self._tell(self._sentence() if differ else f"The clocks agree again within {self._most_s:g} s.")
+            if differ:
+                self._tell("guard_clock_s", self._sentence())
+            else:
+                self._tell("clocks_agree", f"The clocks agree again within {self._most_s:g} s.")
 
     def now(self) -> np.datetime64:
         """The broker's time; the feed's if the broker has no clock."""

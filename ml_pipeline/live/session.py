@@ -306,7 +306,7 @@ class PaperTrading:
                 broker,
                 most_s=config.guards.guard_clock_s,
                 real_time=real_time,
-                tell=lambda sentence: record.log_now("alert", state.time, sentence=sentence),
+                tell=lambda kind, sentence: record.log_now("alert", state.time, guard=kind, sentence=sentence),
             ),
             feed=feed,
             runner=PolicyRunner(policy, feed.symbols, feed.timing, policy.calendar(feed.calendar)),

@@ -33,7 +33,9 @@ class Fixed:
 
 def clocks_of(feed, broker, *, real_time=True):
     told = []
-    return Clocks(feed, broker, most_s=5.0, real_time=real_time, tell=told.append), told
+    return Clocks(
+        feed, broker, most_s=5.0, real_time=real_time, tell=lambda kind, sentence: told.append(sentence)
+    ), told
 
 
 def test_the_brokers_time_counts_and_a_difference_is_told_once_and_its_end_once():
