@@ -7,6 +7,7 @@ from ml_pipeline.runtime.lazy_names import lazy_names
 if TYPE_CHECKING:
     from ml_pipeline.live.brokers.broker import ENDED as ENDED
     from ml_pipeline.live.brokers.broker import AccountState as AccountState
+    from ml_pipeline.live.brokers.broker import Adjustment as Adjustment
     from ml_pipeline.live.brokers.broker import Broker as Broker
     from ml_pipeline.live.brokers.broker import BrokerUnavailable as BrokerUnavailable
     from ml_pipeline.live.brokers.broker import Charge as Charge

@@ -12,9 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.booking import book_or_refuse, by_bar
+from ml_pipeline.live.account_check import Comparison, act_on
+from ml_pipeline.live.booking import book, by_bar
 from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, TradingSession
 from ml_pipeline.live.components import SessionComponents
+from ml_pipeline.live.corporate_actions import awaited_splits
 from ml_pipeline.live.decisions.deployed_policy import ImpossibleAction
 from ml_pipeline.live.decisions.policy_runner import Decision
 from ml_pipeline.live.feeds.hours import BarCalendar
@@ -90,10 +92,10 @@ class BarProcessor:
 
     # Close
 
-    def close(self, market: TradingSession | None) -> None:
+    def close(self, market: TradingSession | None, compared: Comparison) -> None:
         """In one transaction: book events, close the waiting bars, decide on the last one, and record its orders.
 
-        market: the market session of that bar.
+        market: the market session of that bar. compared: the account with the books and the received events.
         """
         session, state = self._session, self._session.state
         waiting, self.waiting, self._n_shown = self.waiting, [], 0
@@ -104,8 +106,12 @@ class BarProcessor:
                 row = self._close_one(bars, of_bar)
                 if bars is not waiting[-1]:
                     self._note_undecided(bars, "the broker could not be reached in time")
+            act_on(session, compared)
             closing_s = time.perf_counter() - started
-            self._decide_or_say_why_not(waiting[-1], row, market, closing_s)
+            if compared.rows and session.settings.on_difference != "take-over" and not session.shutdown.closes_down:
+                self._note_undecided(waiting[-1], "the account differs from the books")
+            else:
+                self._decide_or_say_why_not(waiting[-1], row, market, closing_s)
             state.account, state.guards = session.account.state(), session.guards.state()
             state.policy = session.runner.state()
 
@@ -114,7 +120,7 @@ class BarProcessor:
         for event in events:
             # Charges of 0 belong to bars before the first row.
             if state.begun or not (isinstance(event, Charge) and not event.amount):
-                book_or_refuse(session, event)
+                book(session, event)
         row = session.account.close_bar(bars, closing=state.closing_ordered)
         state.closing_ordered = False
         if state.begun:
@@ -148,12 +154,14 @@ class BarProcessor:
         row: of the ledger. closing_s: seconds spent on closing the bars.
         """
         session = self._session
-        if session.account.ended:
+        if session.account.ended and not session.shutdown.closes_down:
             return  # the session ends too
         if session.shutdown.closes_down:
             self.place_closing(bars)
         elif session.failure is not None:
             self._note_undecided(bars, session.failure.rstrip("."))
+        elif splits := awaited_splits(session):
+            self._note_undecided(bars, f"the account does not have the split of {', '.join(splits)} yet")
         elif bars.late:
             session.guards.note_history(bars)
             self._note_undecided(bars, "they came after the next ones had begun", event="late")
@@ -274,8 +282,8 @@ class BarProcessor:
     def place_closing(self, bars: BarSet) -> None:
         """Record orders that close every position."""
         session, state = self._session, self._session.state
-        session_id, held = session.settings.session_id, session.account.positions
-        orders = closing_orders(held, session.quantities, session_id=session_id, bar_time=bars.time, purpose="flatten")
+        held, session_id = session.positions, session.settings.session_id
+        orders = closing_orders(held, session.quantities, session_id=session_id, bar_time=bars.time)
         session.orders.write(state.number - 1, orders, bars, state.closes.tolist())
         state.closing_ordered = state.awaiting_previous_model = True
 

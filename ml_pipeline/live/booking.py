@@ -4,18 +4,29 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ml_pipeline.live.brokers.broker import BrokerEvent, Fill, OrderUpdate, quantity_text
+from ml_pipeline.live.brokers.broker import (
+    FLOWS,
+    Adjustment,
+    BrokerEvent,
+    Fill,
+    Notice,
+    OrderUpdate,
+    exact,
+    quantity_text,
+)
 from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.orders import OrderManager
+from ml_pipeline.live.portfolio import Entry
 from ml_pipeline.live.record.session_record import SessionRecord
-from ml_pipeline.live.shutdown import ShutdownRequest
 
 
-def look_and_book(session: SessionComponents) -> None:
-    """Book the broker's events since the last bar."""
-    if session.orders.look():
-        with session.record.transaction():
-            book_all(session)
+def look_and_book(session: SessionComponents) -> bool:
+    """Book the broker's events since the last bar. Returns whether there were any."""
+    if not session.orders.look():
+        return False
+    with session.record.transaction():
+        book_all(session)
+    return True
 
 
 def cancel_and_book(session: SessionComponents) -> None:
@@ -29,21 +40,27 @@ def cancel_and_book(session: SessionComponents) -> None:
 def book_all(session: SessionComponents) -> None:
     """Book the received events, within a transaction."""
     for event in session.orders.take_events():
-        book_or_refuse(session, event)
+        book(session, event)
     session.state.account = session.account.state()
 
 
-def book_or_refuse(session: SessionComponents, event: BrokerEvent) -> None:
-    """Book one event, within a transaction. A foreign trade is not booked; it requests the end of the session."""
-    if not (isinstance(event, Fill) and is_foreign(event, session.orders)):
-        book(session, event)
-        return
-    sentence = (
-        f"An order that is not of this session traded {quantity_text(event.quantity)} {event.symbol} at "
-        f'{event.price:g} in the account ("{event.client_order_id}").'
-    )
-    session.record.log("difference", session.state.time, rows=[event._asdict()], sentence=sentence)
-    session.shutdown.request(ShutdownRequest("foreign_trade", sentence, session.settings.on_difference))
+def entry_of(session: SessionComponents, event: BrokerEvent) -> Entry | None:
+    """What the books take for an event: usually the event itself. None: a notice, or a trade of another source.
+
+    The books hold no symbol that the session does not trade, so of a fill that closes one they take the cash.
+    """
+    match event:
+        case Notice():
+            return None
+        case OrderUpdate():
+            return event if session.orders.trades(event.symbol) else None
+        case Fill() if not (event.exit or event.margin_called or session.orders.placed(event)):
+            return None
+        case Fill() if not session.orders.trades(event.symbol):
+            paid = float(event.quantity) * event.price + event.costs
+            what = f"{quantity_text(event.quantity)} {event.symbol} at {event.price:g}"
+            return Adjustment(event.fill_id, "difference", event.symbol, event.quantity, -paid, what, event.time)
+    return event
 
 
 def book(session: SessionComponents, event: BrokerEvent) -> None:
@@ -51,22 +68,61 @@ def book(session: SessionComponents, event: BrokerEvent) -> None:
     record, orders, number = session.record, session.orders, session.state.number
     if isinstance(event, OrderUpdate):
         orders.note(event)
-        if orders.trades(event.symbol):
-            session.account.apply(event)
-    elif isinstance(event, Fill):
-        if session.account.apply(event):
-            record.journal.add_fill(number, event)
-            _log_fill(event, record, orders)
-    elif session.account.apply(event):
-        record.journal.add_charge(number, event)
-        if event.amount or event.margin_called:
-            record.log("charge", None, **event._asdict())
+    entry = entry_of(session, event)
+    if entry is None:
+        if isinstance(event, Notice):
+            record.log("alert", session.state.time, notice_id=event.notice_id, sentence=event.sentence)
+        elif isinstance(event, Fill):
+            _log_foreign(session, event)
+    elif isinstance(entry, Adjustment):
+        _adjust(session, entry)
+    elif not session.account.apply(entry):
+        return
+    elif isinstance(entry, Fill):
+        session.state.fills_since_check += 1
+        record.journal.add_fill(number, entry)
+        _log_fill(entry, record, orders)
+    elif not isinstance(entry, OrderUpdate):
+        record.journal.add_charge(number, entry)
+        if entry.amount or entry.margin_called:
+            record.log("charge", None, **entry._asdict())
 
 
-def is_foreign(fill: Fill, orders: OrderManager) -> bool:
-    """Whether a fill is foreign: of an order of another source, and not the broker's own, or of another symbol."""
-    is_own = fill.exit or fill.margin_called or orders.placed(fill) is not None
-    return not is_own or not orders.trades(fill.symbol)
+def _adjust(session: SessionComponents, entry: Adjustment) -> None:
+    books, state, symbol = session.account, session.state, entry.symbol
+    i = session.symbols.index(symbol) if symbol in session.symbols else None
+    had = 0.0 if i is None else books.holdings[i]
+    if not books.apply(entry):
+        return
+    has = 0.0 if i is None else books.holdings[i]
+    if symbol in state.other_positions:
+        state.other_positions[symbol] = str(exact(state.other_positions[symbol]) + entry.quantity)
+    if entry.kind in ("split", "difference"):
+        state.awaited_splits.discard(symbol)
+    if entry.kind == "split":
+        _note_split(session, symbol, had, has)
+    elif entry.kind in FLOWS:
+        worth = 0.0 if i is None else float(entry.quantity) * books.closes[i]
+        session.guards.note_flow(entry.cash + worth)
+        state.guards = session.guards.state()
+    session.journal.add_adjustment(state.number, entry)
+    session.record.log("adjustment", state.time, **entry._asdict(), sentence=f"Booked: {entry.in_words()}.")
+
+
+def _note_split(session: SessionComponents, symbol: str, had: float, has: float) -> None:
+    """Rescale the last prices of a symbol, so that equity stays the same until its next bar."""
+    if had and has:
+        session.account.split(symbol, had / has)
+        i, state = session.symbols.index(symbol), session.state
+        state.closes = np.where(np.arange(len(state.closes)) == i, state.closes * (had / has), state.closes)
+
+
+def _log_foreign(session: SessionComponents, fill: Fill) -> None:
+    sentence = (
+        f"An order that is not of this session traded {quantity_text(fill.quantity)} {fill.symbol} at "
+        f'{fill.price:g} in the account ("{fill.client_order_id}").'
+    )
+    session.record.log("alert", session.state.time, **fill._asdict(), sentence=sentence)
 
 
 def _log_fill(fill: Fill, record: SessionRecord, orders: OrderManager) -> None:

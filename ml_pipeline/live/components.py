@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ml_pipeline.live.brokers.broker import Broker, QuantityRules, TradingSession
+from ml_pipeline.live.brokers.broker import Broker, QuantityRules, TradingSession, exact
 from ml_pipeline.live.clocks import Clocks
 from ml_pipeline.live.connections import BrokerConnection
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
@@ -33,7 +34,7 @@ class EngineSettings(NamedTuple):
 
     session_id: str
     on_gap: Literal["wait", "flatten"] = "wait"
-    on_difference: Literal["hold", "flatten"] = "hold"
+    on_difference: Literal["stop", "flatten", "take-over"] = "stop"
     on_error: Literal["hold", "flatten"] = "hold"
     on_unreachable: Literal["hold", "flatten"] = "hold"
     unreachable_for_s: float = 600.0
@@ -100,9 +101,18 @@ class SessionComponents:
         return self.broker.quantities or QuantityRules()
 
     @property
+    def positions(self) -> dict[str, Decimal]:
+        """Signed quantities, by symbol, of all that the session closes when it closes positions.
+
+        With on_difference "flatten" that includes symbols that it does not trade; otherwise those are left alone.
+        """
+        others = self.state.other_positions if self.settings.on_difference == "flatten" else {}
+        return self.account.positions | {symbol: exact(quantity) for symbol, quantity in others.items()}
+
+    @property
     def is_flat(self) -> bool:
         """Whether the books have no position that an order could close."""
-        return not self.quantities.open_positions(self.account.positions)
+        return not self.quantities.open_positions(self.positions)
 
     def attempt(self, work: Callable[[], object]) -> bool:
         """Call `work`, which uses the broker; False if the broker is unreachable."""

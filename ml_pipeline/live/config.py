@@ -26,7 +26,8 @@ from ml_pipeline.runs.trained.configs import ChangesOfMarket
 from ml_pipeline.trading.settings import MarketConditions
 
 BROKERS = ("simulated", "alpaca")
-OnDifference = Literal["hold", "flatten"]
+OnDifference = Literal["stop", "flatten", "take-over"]
+OnError = Literal["hold", "flatten"]
 OnUnreachable = Literal["hold", "flatten"]
 
 
@@ -50,11 +51,11 @@ class SessionConfig:
     root: Path | None = None
     """Folder that contains the session folders; none: live/."""
 
-    on_difference: OnDifference = "hold"
-    """What to do with positions if the broker's account differs from the session's journal, before the session stops:
-    hold them, or close all."""
+    on_difference: OnDifference = "stop"
+    """What to do if the broker's account differs from the session's books and the broker does not report why: stop and
+    hold positions, close all positions and stop, or take the account over and continue."""
 
-    on_error: OnDifference = "hold"
+    on_error: OnError = "hold"
     """What to do with positions if a feature fails or becomes NaN, before the session stops: hold them, or close
     all."""
 
@@ -72,7 +73,7 @@ class SessionConfig:
         if self.broker is not None and ":" not in self.broker:
             check_choice("broker", self.broker, (*BROKERS, "module:Class"))
         check_choice("on_difference", self.on_difference, get_args(OnDifference))
-        check_choice("on_error", self.on_error, get_args(OnDifference))
+        check_choice("on_error", self.on_error, get_args(OnError))
         check_choice("on_unreachable", self.on_unreachable, get_args(OnUnreachable))
         _ = self.unreachable_for_s
         if self.name is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import lasting
-from ml_pipeline.live.brokers.broker import Broker, BrokerUnavailable
+from ml_pipeline.live.brokers.broker import Broker, BrokerUnavailable, UnreadableAnswer
 from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.config import PaperTradeConfig
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy
@@ -249,4 +249,6 @@ def _longer(back_off_s: float) -> float:
 
 
 def _away(error: BrokerUnavailable) -> str:
+    if isinstance(error, UnreadableAnswer):
+        return f"{error} Nothing is ordered on it; asking again."
     return f"The broker cannot be reached: {error}".rstrip(": .") + "; trying again."

@@ -7,11 +7,13 @@ from typing import Literal
 
 import numpy as np
 
+from ml_pipeline.live.account_check import check_account, compare
 from ml_pipeline.live.bar import BarProcessor
 from ml_pipeline.live.booking import book_all, cancel_and_book, look_and_book
 from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.connections import still_unreachable
-from ml_pipeline.live.feeds.feed import Correction, End, Gap
+from ml_pipeline.live.corporate_actions import note_action
+from ml_pipeline.live.feeds.feed import CorporateAction, Correction, End, Gap
 from ml_pipeline.live.orders import OpenOrder
 from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.shutdown import ClosingDown, Ended, ShutdownRequest
@@ -20,6 +22,8 @@ from ml_pipeline.live.supervision.requests import ask
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.trading.market.bar_set import BarSet
 
+_CHECK_EVERY_S = 60.0
+"""Longest time between two comparisons of account and books while no bar comes."""
 _LAST_ATTEMPTS = 6
 """Attempts to reach a broker after the last bar."""
 
@@ -36,6 +40,7 @@ class TradingEngine:
         """session: restored from its journal, see `recovery`. beat: called in each round of the loop."""
         self._session, self._stop, self._beat = session, stop, beat
         self._bar = BarProcessor(session)
+        self._checked_at = time.monotonic()  # when account and books were compared
         self._arrived = 0.0  # when the latest bars arrived, by `time.perf_counter`
 
     def run(self) -> Ended:
@@ -69,6 +74,8 @@ class TradingEngine:
                 self._note_gap(event)
             case Correction():
                 self._note_correction(event)
+            case CorporateAction():
+                note_action(session, event, self._bar.waiting)
             case End():
                 return self._end_of_bars()
         return None
@@ -81,11 +88,6 @@ class TradingEngine:
         elif session.settings.real_time:
             session.attempt(self._look)
         write_status(session, self._bar.last)
-
-    def _look(self) -> None:
-        self._session.clocks.look()
-        if self._session.state.begun:
-            look_and_book(self._session)
 
     def _note_gap(self, gap: Gap) -> None:
         session = self._session
@@ -140,14 +142,27 @@ class TradingEngine:
             session.clocks.look(self._bar.waiting[-1].closed_at)
         self._settle_unsent()
         if not self._bar.waiting:
-            look_and_book(session)
+            self._look()
             return
         market = session.session_of(self._bar.waiting[-1].closed_at)
         orders.collect()
-        self._bar.close(market)
+        self._checked_at = time.monotonic()
+        self._bar.close(market, compare(session))
         orders.send()
         if self._bar.last.note_sent(self._arrived):
             write_status(session, self._bar.last)
+
+    def _look(self) -> None:
+        """Compare the clocks, and book what the broker reports. Compare account and books after fills, and every
+        minute."""
+        session = self._session
+        session.clocks.look()
+        if not session.state.begun:
+            return
+        booked = look_and_book(session)
+        if (booked and not session.orders.open) or time.monotonic() > self._checked_at + _CHECK_EVERY_S:
+            self._checked_at = time.monotonic()
+            check_account(session)
 
     def _settle_unsent(self) -> None:
         self._session.orders.settle_unsent(self._in_time)
@@ -196,7 +211,8 @@ class TradingEngine:
         for request in shutdown.take_requests():
             if (ended := self._follow(request)) is not None:
                 return ended
-        if session.state.begun and session.account.ended:
+        sells_others = shutdown.closes_down and any(session.state.other_positions.values())  # which count for nothing
+        if session.state.begun and session.account.ended and not sells_others:
             why = "it could not pay what it owed" if session.account.margin_called else "ruin"
             return self._follow(ShutdownRequest("ruin", f"The account was closed: {why}."))
         if shutdown.closes_down and not (

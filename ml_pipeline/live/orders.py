@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ml_pipeline.live.brokers.broker import (
     OrderRequest,
     OrderUpdate,
     QuantityRules,
+    exact,
 )
 from ml_pipeline.live.record.journal import MISSED, REFUSED, WRITTEN, OrderRecord
 from ml_pipeline.live.record.session_log import time_text
@@ -53,17 +54,11 @@ def client_order_id(session_id: str, bar_time: np.datetime64, symbol: str, *, pu
 
 
 def closing_orders(
-    held: Mapping[str, Decimal],
-    quantities: QuantityRules,
-    *,
-    session_id: str,
-    bar_time: np.datetime64,
-    purpose: Literal["flatten", "difference"],
+    held: Mapping[str, Decimal], quantities: QuantityRules, *, session_id: str, bar_time: np.datetime64
 ) -> list[OrderRequest]:
-    """An order that closes each position that is not flat. held: signed quantities by symbol. purpose: part of their
-    IDs."""
+    """An order that closes each position that is not flat. held: signed quantities by symbol."""
     return [
-        OrderRequest(client_order_id(session_id, bar_time, symbol, purpose=purpose), symbol, -n, 0.0, closing=True)
+        OrderRequest(client_order_id(session_id, bar_time, symbol, purpose="flatten"), symbol, -n, 0.0, closing=True)
         for symbol, n in quantities.open_positions(held).items()
     ]
 
@@ -111,12 +106,33 @@ class OrderManager:
         """The open orders that may not have been sent."""
         return tuple(each for each in self._open.values() if each.status == WRITTEN)
 
+    @property
+    def received(self) -> tuple[BrokerEvent, ...]:
+        """The received events that `take_events` has not returned yet."""
+        return tuple(self._events)
+
+    def in_flight(self, *, sized_at_fill: bool) -> dict[str, tuple[Decimal, Decimal]]:
+        """By symbol, the most that open orders can sell (negative) and buy, according to the received events.
+
+        sized_at_fill: of the broker, whose orders may then have any quantity.
+        """
+        found: dict[str, tuple[Decimal, Decimal]] = {}
+        for name in self._not_ended():
+            symbol, quantity = self._open[name].request.symbol, exact(self._open[name].request.quantity)
+            sold, bought = found.get(symbol, (Decimal(0), Decimal(0)))
+            most = Decimal("Infinity") if sized_at_fill else abs(quantity)
+            found[symbol] = (
+                sold if quantity > 0 and not sized_at_fill else sold - most,
+                bought if quantity < 0 and not sized_at_fill else bought + most,
+            )
+        return found
+
     def write(self, number: int, orders: Iterable[OrderRequest], bars: BarSet, closes: Sequence[float]) -> None:
         """Record the orders that were decided at these bars, within a transaction. closes: the last of each symbol."""
         orders = list(orders)
         self._journal.add_orders(number, orders)
         for order in orders:
-            close = closes[self._symbols.index(order.symbol)]
+            close = closes[self._symbols.index(order.symbol)] if self.trades(order.symbol) else math.nan
             self._open[order.client_order_id] = OpenOrder(order, number, bars.time, bars.closed_at, close, WRITTEN)
 
     def refuse(self, number: int, orders: Iterable[OrderRequest], reason: str) -> None:
@@ -201,8 +217,11 @@ class OrderManager:
         return bool(events)
 
     def _still_open(self) -> list[str]:
+        return [name for name in self._not_ended() if self._open[name].status != WRITTEN]
+
+    def _not_ended(self) -> list[str]:
         ended = {e.client_order_id for e in self._events if isinstance(e, OrderUpdate) and e.status in ENDED}
-        return [name for name, each in self._open.items() if each.status != WRITTEN and name not in ended]
+        return [name for name in self._open if name not in ended]
 
     def note(self, update: OrderUpdate) -> None:
         """Record the broker's update of an order. Within a transaction."""

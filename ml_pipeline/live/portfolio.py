@@ -6,14 +6,15 @@ simulated broker's account therefore has the same bits as the backtest's.
 A symbols.
 """
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ml_pipeline.config.errors import UserError, nearest
-from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, Fill, OrderUpdate, exact
+from ml_pipeline.live.brokers.broker import Adjustment, Charge, Fill, OrderUpdate, exact
 from ml_pipeline.trading.accounts.bar_by_bar import BarPrices, CarriedPrices, Filled, Prices, cash_after, worth_of
 from ml_pipeline.trading.accounts.execution import RUIN_FRACTION, weight_in_equity
 from ml_pipeline.trading.accounts.ledger import LedgerRecorder, LedgerRow
@@ -71,6 +72,8 @@ class AttemptedPrices:
 # Number of closed bars with events whose IDs of fills and charges are kept.
 _BARS_REMEMBERED = 3
 
+Entry = OrderUpdate | Fill | Charge | Adjustment
+"""An event that the books can take."""
 _Part = Literal["orders", "exits", "margin_call"]
 _PARTS: tuple[_Part, ...] = ("orders", "exits", "margin_call")
 
@@ -113,7 +116,7 @@ class AccountBook:
         self._attempted = AttemptedPrices(n_symbols, self._terms) if rules.acts_within_bars else None
         self._first_spreads: Prices | None = None
         self._begun = False
-        self._events: list[Fill | Charge] = []
+        self._events: list[Fill | Charge | Adjustment] = []
         self._attempted_at: dict[int, float] = {}
         self._ids: list[dict[str, None]] = [{}]  # of each bar, in order of arrival
         self._summed: _Sums | None = None
@@ -177,10 +180,10 @@ class AccountBook:
         if self._first_spreads is None:
             self._first_spreads = self._market.half_spreads
 
-    def apply(self, event: BrokerEvent) -> bool:
-        """Apply an event of the broker; False for a fill or charge that was applied before.
+    def apply(self, event: Entry) -> bool:
+        """Apply an event of the broker; False for one other than an update that was applied before.
 
-        Raises UserError for a symbol that the session does not trade.
+        Raises UserError for a fill of a symbol that the session does not trade. An adjustment of one changes cash only.
         """
         if isinstance(event, OrderUpdate):
             if event.price is not None:
@@ -188,14 +191,31 @@ class AccountBook:
             return True
         if isinstance(event, Fill):
             self._at(event.symbol)
+        if isinstance(event, Fill | Adjustment):
             event = event._replace(quantity=exact(event.quantity))
-        own_id = f"fill {event.fill_id}" if isinstance(event, Fill) else f"charge {event.charge_id}"
+        own_id = _id_of(event)
         if any(own_id in of_bar for of_bar in self._ids):
             return False
         self._ids[-1][own_id] = None
         self._events.append(event)
         self._summed = None
         return True
+
+    def after(self, events: Iterable[Entry]) -> tuple[float, dict[str, Decimal]]:
+        """(cash, positions) as they would be after these events; nothing changes."""
+        copied = copy.copy(self)
+        copied._events, copied._ids = list(self._events), [dict(of_bar) for of_bar in self._ids]
+        copied._attempted_at = dict(self._attempted_at)
+        for event in events:
+            copied.apply(event)
+        return copied.cash, copied.positions
+
+    def split(self, symbol: str, factor: float) -> None:
+        """Multiply the last close and the entry price of a symbol, whose quantity was divided by this factor."""
+        i = self._at(symbol)
+        self._market.split(i, factor)
+        if self._attempted is not None:
+            self._attempted.entries[i] *= factor
 
     def close_bar(self, bars: BarSet, *, closing: bool = False) -> LedgerRow:
         """The row of the ledger at the close of these bars, with all events since the last one.
@@ -303,6 +323,11 @@ class AccountBook:
         for event in self._events:
             if isinstance(event, Charge):
                 cash, costs = cash - event.amount, costs + event.amount
+            elif isinstance(event, Adjustment):
+                cash = cash + event.cash
+                if event.symbol in self._index:
+                    i = self._index[event.symbol]
+                    holdings[i] = holdings[i] + self._number(event.quantity)
         exited = [one + other for one, other in zip(quantities["exits"], quantities["margin_call"], strict=True)]
         left_at = {**prices["exits"], **prices["margin_call"]}
         return _Sums(cash, costs, holdings, quantities["orders"], exited, prices["orders"], left_at)
@@ -321,6 +346,15 @@ class AccountBook:
         return self._index[symbol]
 
 
+def _id_of(event: Fill | Charge | Adjustment) -> str:
+    match event:
+        case Fill():
+            return f"fill {event.fill_id}"
+        case Charge():
+            return f"charge {event.charge_id}"
+    return f"adjustment {event.adjustment_id}"
+
+
 def _part_of(fill: Fill) -> _Part:
     return "margin_call" if fill.margin_called else "exits" if fill.exit else "orders"
 
@@ -332,15 +366,15 @@ def _average(price: float, had: float, fill: Fill, quantity: float) -> float:
     return (price * had + fill.price * float(fill.quantity)) / quantity
 
 
-def _as_data(event: Fill | Charge) -> list[Any]:
+def _as_data(event: Fill | Charge | Adjustment) -> list[Any]:
     values = {name: _as_number(value) for name, value in event._asdict().items()}
     return [type(event).__name__, {**values, "time": str(event.time)}]
 
 
-def _from_data(data: list[Any]) -> Fill | Charge:
-    kind = {"Fill": Fill, "Charge": Charge}[data[0]]
+def _from_data(data: list[Any]) -> Fill | Charge | Adjustment:
+    kind: Any = {each.__name__: each for each in (Fill, Charge, Adjustment)}[data[0]]
     values = {**data[1], "time": np.datetime64(data[1]["time"])}
-    if kind is Fill:
+    if "quantity" in values:
         values["quantity"] = exact(values["quantity"])
     return kind(**values)
 

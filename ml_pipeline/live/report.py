@@ -41,6 +41,8 @@ def write_session_report(
     first = journal.first_account_bar()
     if ledger is None or first is None or len(ledger["time"]) < _FEWEST_ROWS:
         return None
+    if any(adjustment.quantity for _, adjustment in journal.adjustments()):
+        raise UserError("positions changed without orders, as by a split; live.jsonl has the adjustments.")
     if any(ledger[f"position_{symbol}"][0] for symbol in symbols):
         raise UserError("the session took over positions of unknown cost; `reconcile` compares it with a backtest.")
     tape = MarketBuffer(symbols, timing, calendar)

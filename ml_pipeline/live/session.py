@@ -137,8 +137,7 @@ class PaperTrading:
         return load_deployed_policy(begins_with, {**earlier.costs, **self._changes})
 
     def run(self) -> SessionResult:
-        """Trade. Raises UserError if the session cannot start or continue, and AccountDiffers if the account at the
-        broker differs from the session's books.
+        """Trade. Raises UserError if the session cannot start or continue.
 
         After a full or failing disk, a session in real time is opened again from its journal, as after a kill.
         """
@@ -352,7 +351,7 @@ class PaperTrading:
                 settings=config.as_data(),
             )
         if not is_first:
-            self._retry(partial(reconcile_at_start, session, partial(self._goes_on, heartbeat)), heartbeat)
+            self._retry(partial(reconcile_at_start, session), heartbeat)
         ended = _run(engine, record)
         if config.feed.replay is not None and ended.status == "finished" and record.journal.first_account_bar() is None:
             try:

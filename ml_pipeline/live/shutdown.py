@@ -10,12 +10,12 @@ Cause = Literal[
     "ruin",
     "failed_feature",
     "guard",
-    "foreign_trade",
+    "difference",
     "gap",
     "unreachable",
     "all_closed",
 ]
-"""stop, flatten: requested by a user. foreign_trade: an order that is not of this session was filled in the account.
+"""stop, flatten: requested by a user. difference: the account at the broker differs from the books.
 unreachable: the broker could not be reached for too long. all_closed: after `ClosingDown`, no position or order is
 left."""
 Status = Literal["finished", "stopped", "failed"]
@@ -86,7 +86,7 @@ TRANSITIONS: dict[Cause, Transition] = {
     "ruin": Transition(Ended, Ended, Ended, "finished"),
     "failed_feature": Transition(Ended, ClosingDown, ClosingDown, "failed"),
     "guard": Transition(Ended, ClosingDown, Ended),
-    "foreign_trade": Transition(Ended, ClosingDown, Ended),
+    "difference": Transition(Ended, ClosingDown, Ended),
     "gap": Transition(Trading, ClosingDown, ClosingDown),
     "unreachable": Transition(Ended, Ended, Ended, "failed", again=True),
     "all_closed": Transition(Trading, Trading, Ended),
@@ -119,7 +119,7 @@ def next_phase(phase: Phase, request: ShutdownRequest) -> Phase:
 
 
 # Order of causes if several occur at one bar.
-_FIRST: tuple[Cause, ...] = ("failed_feature", "guard", "foreign_trade")
+_FIRST: tuple[Cause, ...] = ("failed_feature", "guard", "difference")
 
 
 @dataclass

@@ -30,9 +30,14 @@ _KEYS = {
     "taken_over": "taken_over",
     "costs_paid": "costs_paid",
     "bar_columns": "bar_columns",
+    "other_positions": "other_positions",
+    "other_orders": "other_orders",
+    "awaited_splits": "awaited_splits",
+    "cash_rounding": "cash_rounding",
+    "fills_since_check": "fills_since_check",
 }
 """The saved fields, and the key of each in the journal."""
-_CHANGED_IN_PLACE = {"expired", "refusals"}
+_CHANGED_IN_PLACE = {"expired", "refusals", "other_positions", "other_orders", "awaited_splits"}
 _NEVER = object()
 
 
@@ -48,6 +53,9 @@ class SessionState:
     the model decided on the latest bar. unlogged_decision: the event of a decision whose orders may not have been
     sent. refusals: number per guard. taken_over: cash and positions at the start, if the account was not flat.
     costs_paid: sum over the ledger. bar_columns: whether bars have quotes, and the names of their columns.
+    other_positions, other_orders: known quantities of symbols that the session does not trade, and IDs of orders of
+    other sources. awaited_splits: symbols that have split, while the account does not show it yet. cash_rounding:
+    cash that the account has beyond the books since their last comparison. fills_since_check: fills booked since then.
 
     Derived from the journal's bars: number: of the next bar. begun: whether the ledger has a row. last: the latest
     bars; None before the first. closes: the last close of each symbol, float64 (A,), NaN before its first.
@@ -66,6 +74,11 @@ class SessionState:
     taken_over: dict[str, Any] | None = None
     costs_paid: float = 0.0
     bar_columns: dict[str, Any] | None = None
+    other_positions: dict[str, str] = field(default_factory=dict)
+    other_orders: set[str] = field(default_factory=set)
+    awaited_splits: set[str] = field(default_factory=set)
+    cash_rounding: float = 0.0
+    fills_since_check: int = 0
 
     number: int = 0
     begun: bool = False

@@ -68,7 +68,7 @@ def test_the_table_says_how_each_cause_ends():
     ends = {cause: next_phase(Trading(), ShutdownRequest(cause, "why")) for cause in get_args(Cause)}
     assert {cause: end.status for cause, end in ends.items() if isinstance(end, Ended)} == {
         **{"stop": "stopped", "end_of_bars": "finished", "ruin": "finished", "failed_feature": "failed"},
-        **{"guard": "stopped", "foreign_trade": "stopped", "unreachable": "failed"},
+        **{"guard": "stopped", "difference": "stopped", "unreachable": "failed"},
     }
     assert ends["flatten"] == ClosingDown("why", asked=True)
     assert ends["gap"] == ends["all_closed"] == Trading()
@@ -76,8 +76,8 @@ def test_the_table_says_how_each_cause_ends():
 
 def test_requests_wait_for_the_end_of_the_bar_the_first_of_each_cause():
     shutdown = Shutdown()
-    shutdown.request(ShutdownRequest("foreign_trade", "first"))
-    shutdown.request(ShutdownRequest("foreign_trade", "second"))
+    shutdown.request(ShutdownRequest("difference", "first"))
+    shutdown.request(ShutdownRequest("difference", "second"))
     shutdown.request(ShutdownRequest("guard", "a loss"))
     assert shutdown.phase == Trading()
     assert [each.reason for each in shutdown.take_requests()] == ["a loss", "first"]

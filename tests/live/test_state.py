@@ -26,10 +26,16 @@ SAVED = {
     "taken_over": {"cash": 1.0, "positions": {"A": 7.0}},
     "costs_paid": 3.5,
     "bar_columns": {"quotes": False, "names": []},
+    "other_positions": {"GOLD": "3.0"},
+    "other_orders": {"theirs"},
+    "awaited_splits": {"A"},
+    "cash_rounding": 0.004,
+    "fills_since_check": 2,
 }
 KEYS = (
     *("books", "decider", "guards", "cursor", "lapsed", "closing", "follows", "decided", "unlogged", "refusals"),
     *("taken_over", "costs_paid", "bar_columns"),
+    *("other_positions", "other_orders", "awaited_splits", "cash_rounding", "fills_since_check"),
 )
 
 

@@ -40,6 +40,8 @@ ALERTS: dict[Event, Alert] = {
     "start": Alert("info", always=True),
     "stop": Alert("failure", always=True),
     "difference": Alert("failure"),
+    "adjustment": Alert("info"),
+    "corporate_action": Alert("info"),
     "refusal": Alert("warning"),
     "gap": Alert("warning"),
     "missed": Alert("warning"),

@@ -8,12 +8,14 @@ trades were reported late.
 import contextlib
 import queue
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.alpaca.client import SERVER_ERRORS, TOO_MANY, TimeLimit
+from ml_pipeline.live.alpaca.corporate_actions import actions_of
 from ml_pipeline.live.alpaca.keys import Keys
 from ml_pipeline.live.alpaca.library import (
     StreamThread,
@@ -24,7 +26,7 @@ from ml_pipeline.live.alpaca.library import (
     why_no_answer,
 )
 from ml_pipeline.live.feeds.bars import SymbolBar
-from ml_pipeline.live.feeds.feed import BarsUnavailable
+from ml_pipeline.live.feeds.feed import BarsUnavailable, CorporateAction
 
 DATA_URL = "https://data.alpaca.markets"
 _MOST_OF_A_PAGE = 10_000
@@ -41,7 +43,9 @@ class BarHistory:
     ) -> None:
         self._session = timed_session()
         self._session.headers.update({"APCA-API-KEY-ID": keys.key_id, "APCA-API-SECRET-KEY": keys.secret_key})
-        self._url = (url or DATA_URL).rstrip("/") + ("/v1beta3/crypto/us/bars" if feed is None else "/v2/stocks/bars")
+        self._symbols, server = tuple(symbols), (url or DATA_URL).rstrip("/")
+        self._url = server + ("/v1beta3/crypto/us/bars" if feed is None else "/v2/stocks/bars")
+        self._actions_url = server + "/v1/corporate-actions"
         self._parameters = {"symbols": ",".join(symbols), "timeframe": "1Min", "limit": str(_MOST_OF_A_PAGE)}
         self._feed = feed
         if feed is not None:
@@ -54,21 +58,30 @@ class BarHistory:
         Raises BarsUnavailable, or UserError if Alpaca refuses the keys or the symbols.
         """
         parameters = {**self._parameters, "start": _written(first), "end": _written(last)}
-        pages = list(self._pages(parameters))
+        pages = list(self._pages(self._url, parameters))
         try:
-            return [bar for page in pages for bar in _bars_of(page)]
+            return [bar for page in pages for bar in _bars_of(page.get("bars") or {})]
         except (KeyError, TypeError, ValueError, AttributeError):
             raise BarsUnavailable("Alpaca's history sent an unreadable answer") from None
+
+    def corporate_actions(self, first: date, last: date) -> list[CorporateAction]:
+        """The corporate actions of all symbols from the first to the last day. Raises BarsUnavailable."""
+        parameters = {"symbols": ",".join(self._symbols), "start": str(first), "end": str(last)}
+        try:
+            pages = list(self._pages(self._actions_url, parameters))
+        except UserError as error:
+            raise BarsUnavailable(str(error)) from error
+        return [each for page in pages for each in actions_of(page.get("corporate_actions"), self._symbols)]
 
     def close(self) -> None:
         """Close the connection; may be called twice."""
         self._session.close()
 
-    def _pages(self, parameters: dict[str, str]) -> Iterator[Mapping[str, Any]]:
+    def _pages(self, url: str, parameters: dict[str, str]) -> Iterator[Mapping[str, Any]]:
         token = ""
         while True:
-            answer = self._ask(parameters | ({"page_token": token} if token else {}))
-            yield answer.get("bars") or {}
+            answer = self._ask(url, parameters | ({"page_token": token} if token else {}))
+            yield answer
             following = answer.get("next_page_token")
             if not following:
                 return
@@ -76,11 +89,11 @@ class BarHistory:
                 raise BarsUnavailable("Alpaca's history repeats a page")
             token = following
 
-    def _ask(self, parameters: dict[str, str]) -> Mapping[str, Any]:
+    def _ask(self, url: str, parameters: dict[str, str]) -> Mapping[str, Any]:
         """Request a page, with retries after status 429 and server errors until the time is over."""
         limit = TimeLimit(self._timeout_s)
         while True:
-            status, answer, why = self._once(parameters, limit.end)
+            status, answer, why = self._once(url, parameters, limit.end)
             if status == 200:
                 return answer
             if status and status != TOO_MANY and status < SERVER_ERRORS:
@@ -88,11 +101,11 @@ class BarHistory:
             if not limit.wait():
                 raise BarsUnavailable(f"Alpaca's history {why}")
 
-    def _once(self, parameters: dict[str, str], end: float) -> tuple[int, Mapping[str, Any], str]:
+    def _once(self, url: str, parameters: dict[str, str], end: float) -> tuple[int, Mapping[str, Any], str]:
         """(status, answer, why there is none); status 0 if there is no readable answer."""
         self._session.deadline.end = end
         try:
-            response = self._session.get(self._url, params=parameters)
+            response = self._session.get(url, params=parameters)
             answer = response.json() if response.content else {}
         except OSError as error:
             return 0, {}, why_no_answer(error, self._timeout_s)

@@ -8,13 +8,14 @@ from urllib.parse import quote
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.live.alpaca.activities import AccountActivities, read_number
 from ml_pipeline.live.alpaca.asset_fees import AssetFees, is_pair
 from ml_pipeline.live.alpaca.client import ExchangeClock, Refused, RestClient
 from ml_pipeline.live.alpaca.config import AlpacaConfig, Ask, check_real_money, confirm_real_money
 from ml_pipeline.live.alpaca.entry import AlpacaAsset, OrderEntry, asset_of
-from ml_pipeline.live.alpaca.events import AccountCharges, OrderEvents, UpdateStream, read_cursor
+from ml_pipeline.live.alpaca.events import OrderEvents, UpdateStream, read_cursor
 from ml_pipeline.live.alpaca.keys import find_keys
-from ml_pipeline.live.alpaca.orders import FIRST_LEG, OrderBook, Tracked, TrackedOrders, name_of, number
+from ml_pipeline.live.alpaca.orders import FIRST_LEG, OrderBook, Tracked, TrackedOrders, name_of
 from ml_pipeline.live.brokers.broker import (
     SMALLEST_QUANTITY,
     AccountState,
@@ -23,6 +24,7 @@ from ml_pipeline.live.brokers.broker import (
     OrderUpdate,
     QuantityRules,
     TradingSession,
+    UnreadableAnswer,
 )
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
 from ml_pipeline.trading.market.bar_set import BarSet
@@ -54,7 +56,7 @@ class AlpacaBroker:
         self._rest = rest
         self._book = OrderBook(rest)
         self._hours = ExchangeClock(rest)
-        self._charges = AccountCharges(rest)
+        self._activities = AccountActivities(rest)
         self._fees = AssetFees(self._positions)
         self._assets: dict[str, AlpacaAsset] = {}
         self._tracked = TrackedOrders(self._book)
@@ -73,9 +75,14 @@ class AlpacaBroker:
         )
 
     def account(self) -> AccountState:
+        """Cash, equity and positions. The next `poll` also requests the activities that may have led to them."""
+        self._activities.ask_now()
         account = self._rest.get("/account")
-        cash, equity, power = (float(account[name]) for name in ("cash", "equity", "buying_power"))
         positions = self._positions()
+        try:
+            cash, equity, power = (float(read_number(account, name)) for name in ("cash", "equity", "buying_power"))
+        except (ValueError, AttributeError) as error:
+            raise UnreadableAnswer(f"Alpaca's account {self.account_number} cannot be read: {error}.") from None
         self._fees.note_account(positions)
         return AccountState(cash, equity, power, positions)
 
@@ -124,10 +131,10 @@ class AlpacaBroker:
         if received is None:
             return [], cursor
         events, after.held = received
-        charges, after.charges = self._charges.since(told.charges)
+        activities, after.charges = self._activities.since(told.charges, charges_only=told.charges_only)
         text = after.dump()
         self._fees.note_cursor(text, (self._tracked.symbol(name) for name in after.requests))
-        return sorted([*events, *charges], key=lambda event: event.time), text
+        return sorted([*events, *activities], key=lambda event: event.time), text
 
     def now(self) -> np.datetime64:
         return self._hours.now()
@@ -159,11 +166,22 @@ class AlpacaBroker:
         return self._assets[symbol]
 
     def _positions(self) -> dict[str, Decimal]:
-        """Signed quantities, with all of Alpaca's digits."""
-        found = {}
-        for each in self._rest.get("/positions"):
-            quantity = abs(number(each["qty"]))
-            found[self._name_of(each)] = -quantity if each["side"] == "short" else quantity
+        """Signed quantities, with all of Alpaca's digits. Raises UnreadableAnswer."""
+        answer, found = self._rest.get("/positions"), dict[str, Decimal]()
+        if not isinstance(answer, list) or not all(isinstance(each, dict) for each in answer):
+            raise UnreadableAnswer("Alpaca's list of positions cannot be read.")
+        for each in answer:
+            symbol, side = each.get("symbol"), each.get("side")
+            try:
+                quantity = read_number(each, "qty")
+                if side not in ("long", "short") or (side == "long" and quantity < 0):
+                    raise ValueError(f'its side is "{side}" and its qty {quantity}')
+                if not isinstance(symbol, str) or self._name_of(each) in found:
+                    raise ValueError("its symbol is missing or repeated")
+            except ValueError as error:
+                named = f"{symbol} ({each.get('asset_id')})"
+                raise UnreadableAnswer(f"Alpaca's position {named} cannot be read: {error}.") from None
+            found[self._name_of(each)] = -abs(quantity) if side == "short" else quantity
         return found
 
     def _name_of(self, position: Mapping[str, Any]) -> str:

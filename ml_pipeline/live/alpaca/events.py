@@ -1,4 +1,4 @@
-"""Events in an account at Alpaca since the last call: of orders, and fees, interest and dividends.
+"""Events of orders at Alpaca since the last call, and the cursor of all events of an account.
 
 The stream of order updates only makes events arrive sooner: the broker requests whatever the stream misses.
 """
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.alpaca.client import RestClient
 from ml_pipeline.live.alpaca.entry import OrderEntry
 from ml_pipeline.live.alpaca.keys import Keys
 from ml_pipeline.live.alpaca.library import StreamThread, alpaca_module, listening_stream, websocket_parameters
@@ -27,16 +26,10 @@ from ml_pipeline.live.alpaca.orders import (
     fill_of_rest,
     fills_of,
     name_of,
-    number,
 )
-from ml_pipeline.live.brokers.broker import BrokerEvent, Charge
+from ml_pipeline.live.brokers.broker import BrokerEvent
 
 _VERSION = 1
-_KINDS = ("FEE", "CFEE", "INT", "PTC", "DIV", "DIVCGL", "DIVCGS", "DIVFEE", "DIVNRA", "DIVROC", "DIVTXEX", "DIVWH")
-_ASK_FOR_CHARGES_EVERY_S = 60.0
-_LOOKED_BACK = np.timedelta64(7, "D")
-"""Alpaca books fees at the end of a day and corrects some of them days later."""
-_PAGE, _MOST_PAGES = 100, 50
 _ASK_FOR_ORDERS_EVERY_S = 0.2
 _CLOCKS_DIFFER = np.timedelta64(5, "s")
 """Largest difference between Alpaca's clock and that of order times."""
@@ -53,7 +46,8 @@ class ReportedOrder:
 
 @dataclass
 class EventCursor:
-    """requests: open orders by client order ID. charges: IDs of the latest reported ones; None: none requested yet.
+    """requests: open orders by client order ID. charges: IDs of the latest reported activities; None: none requested
+    yet. charges_only: an older program wrote it, which reported no other activities.
     held: positions in crypto to which the reported fills add up; None: unknown.
     run, number: all other orders up to the `number`-th of the process `run` have ended and were reported. after: UTC;
     orders that the account received later were sent by `run` but not reported.
@@ -65,6 +59,7 @@ class EventCursor:
     requests: dict[str, ReportedOrder] = field(default_factory=dict)
     charges: list[str] | None = None
     held: dict[str, Decimal] | None = None
+    charges_only: bool = False
 
     def dump(self) -> str:
         """The cursor as text; equal states have equal texts."""
@@ -83,6 +78,7 @@ class EventCursor:
             "after": None if self.after is None else str(self.after),
             "requests": requests,
             "charges": self.charges,
+            "charges_only": self.charges_only,
             **({"held": {symbol: str(quantity) for symbol, quantity in self.held.items()}} if self.held else {}),
         }
         return json.dumps(content, separators=(",", ":"))
@@ -106,7 +102,8 @@ def read_cursor(text: str | None) -> EventCursor:
         }
         after = None if content["after"] is None else np.datetime64(content["after"], "ns")
         held = {symbol: Decimal(quantity) for symbol, quantity in content.get("held", {}).items()}
-        return EventCursor(content["run"], int(content["number"]), after, requests, content["charges"], held)
+        charges, charges_only = content["charges"], content.get("charges_only", True)
+        return EventCursor(content["run"], int(content["number"]), after, requests, charges, held, charges_only)
     except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError):
         raise UserError(
             "The position in Alpaca's events that the session saved cannot be read, so it began with another broker; "
@@ -260,44 +257,3 @@ class OrderEvents:
                 last = max([update.time, *(event.time for event in events)])
                 events.append(update._replace(time=last))
         return events
-
-
-class AccountCharges:
-    """Requests the account's activities once a minute."""
-
-    def __init__(self, rest: RestClient) -> None:
-        self._rest = rest
-        self._asked_at = -np.inf
-        self._latest: list[dict[str, Any]] = []
-
-    def since(self, told: list[str] | None) -> tuple[list[Charge], list[str]]:
-        """Unreported charges of the last days, and the IDs of all. told: None treats existing charges as reported."""
-        if time.monotonic() > self._asked_at + _ASK_FOR_CHARGES_EVERY_S:
-            self._latest = self._ask()
-            self._asked_at = time.monotonic()
-        ids = [str(each["id"]) for each in self._latest]
-        known = {*ids} if told is None else {*told}
-        return [_charge(each) for each in self._latest if each["id"] not in known], ids
-
-    def _ask(self) -> list[dict[str, Any]]:
-        after = np.datetime64(time.time_ns(), "ns").astype("datetime64[D]") - _LOOKED_BACK
-        parameters = {
-            "activity_types": ",".join(_KINDS),
-            "after": str(after),
-            "direction": "asc",
-            "page_size": str(_PAGE),
-        }
-        found: list[dict[str, Any]] = []
-        for _ in range(_MOST_PAGES):
-            page = self._rest.get("/account/activities", parameters)
-            found += [each for each in page if each.get("net_amount") is not None]
-            if len(page) < _PAGE:
-                break
-            parameters = parameters | {"page_token": str(page[-1]["id"])}
-        return found
-
-
-def _charge(activity: dict[str, Any]) -> Charge:
-    what = " ".join(filter(None, (str(activity["activity_type"]), activity.get("description"), activity.get("symbol"))))
-    day = np.datetime64(activity["date"][:10], "ns")
-    return Charge(str(activity["id"]), -float(number(activity["net_amount"])), what, day)

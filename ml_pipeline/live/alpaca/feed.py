@@ -13,13 +13,14 @@ from ml_pipeline.config.wording import counted
 from ml_pipeline.live.alpaca.bars import BarHistory, BarStream
 from ml_pipeline.live.alpaca.client import ExchangeClock, RestClient
 from ml_pipeline.live.alpaca.config import AlpacaConfig
+from ml_pipeline.live.alpaca.corporate_actions import ActionsOfTheDay
 from ml_pipeline.live.alpaca.keys import Keys, find_keys
 from ml_pipeline.live.alpaca.library import alpaca_module
 from ml_pipeline.live.brokers.broker import BrokerUnavailable, TradingSession
 from ml_pipeline.live.feeds.assembled import AssembledFeed, Market
 from ml_pipeline.live.feeds.bars import SymbolBar
 from ml_pipeline.live.feeds.config import FeedConfig
-from ml_pipeline.live.feeds.feed import BarsUnavailable, stamp_sentence, utc_now
+from ml_pipeline.live.feeds.feed import BarsUnavailable, CorporateAction, stamp_sentence, utc_now
 from ml_pipeline.live.feeds.hours import sessions_of_clock
 from ml_pipeline.trading.market.resampling import BarForm
 from ml_pipeline.trading.market.timeframes import DAY, Calendar, Timing, make_clock, timeframe_ns
@@ -56,6 +57,7 @@ class AlpacaBars:
         self._feed = None if crypto else config.alpaca_data_feed
         url, timeout_s = config.alpaca_data_url, config.alpaca_timeout_s
         self._history = BarHistory(keys, symbols, feed=self._feed, url=url, timeout_s=timeout_s)
+        self._actions = None if crypto else ActionsOfTheDay(self._history.corporate_actions)
         self._stream: BarStream | None = None
         self._rest = rest
         self._closed = False
@@ -81,6 +83,9 @@ class AlpacaBars:
             if self._stream is None:
                 raise
             raise BarsUnavailable(str(error)) from error  # the session continues and reports it
+
+    def corporate_actions(self, begins: np.datetime64, now: np.datetime64) -> list[CorporateAction]:
+        return [] if self._actions is None else self._actions.since(begins, now)
 
     def close(self) -> None:
         self._closed = True

@@ -3,12 +3,13 @@
 A symbols. Environments take the same step, so the numbers have the same bits as in a backtest.
 """
 
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.accounts.bar_by_bar import BarPrices, CarriedPrices, Filled, cash_after, interest_due
+from ml_pipeline.trading.accounts.bar_by_bar import BarPrices, CarriedPrices, Filled, cash_after, interest_due, worth_of
 from ml_pipeline.trading.accounts.execution import PLAIN
 from ml_pipeline.trading.accounts.orders import PLAIN_OPS, order_steps
 from ml_pipeline.trading.accounts.rules import TradingRules
@@ -125,6 +126,18 @@ class MarketAccount:
         interest, margin_called = interest_due(cash, account.holdings, bar.closes, self._terms, days=n_days)
         assert cash - interest == account.cash, "fills and charges add up to the kernel's cash"
         return BarResult(*parts, tried_at, interest, bool(margin_called))
+
+    def adjust(self, i: int | None, quantity: Decimal, cash: float, *, splits: bool) -> None:
+        """Change cash, and the position of symbol i, without an order. splits: its price changes inversely."""
+        account = self._account
+        account.cash += cash
+        if i is not None:
+            had, account.holdings = account.holdings[i], list(account.holdings)
+            account.holdings[i] = has = had + float(quantity)
+            if splits and had and has:
+                self.market.split(i, had / has)
+                account.entries[i] *= had / has
+        account.equity = account.cash + worth_of(account.holdings, self.market.closes)
 
     def state(self) -> dict[str, Any]:
         """The state as plain data, for `set_state`."""

@@ -44,6 +44,10 @@ class BrokerUnavailable(Exception):
     """The broker cannot be reached, or did not answer in time. It may or may not have accepted the order."""
 
 
+class UnreadableAnswer(BrokerUnavailable):
+    """The broker answered, but the answer cannot be used. The message names what is wrong with it."""
+
+
 class OrderRequest(NamedTuple):
     """An order for one symbol, decided at one bar.
 
@@ -112,7 +116,51 @@ class Charge(NamedTuple):
     margin_called: bool = False
 
 
-BrokerEvent = OrderUpdate | Fill | Charge
+AdjustmentKind = Literal[
+    "split", "symbol change", "merger", "spin-off", "reorganization", "deposit", "withdrawal", "transfer", "difference"
+]
+FLOWS: tuple[AdjustmentKind, ...] = ("deposit", "withdrawal", "transfer", "difference")
+"""Kinds that bring or take value, so that they are neither profit nor loss."""
+
+
+class Adjustment(NamedTuple):
+    """A change of the account that is neither a fill nor a cost.
+
+    kind: its name; "difference": unknown to the broker, and taken over from its account. symbol: "" if only cash
+    changes. quantity, cash: what came (positive) or went. what: the broker's description.
+    """
+
+    adjustment_id: str
+    kind: AdjustmentKind
+    symbol: str
+    quantity: Decimal
+    cash: float
+    what: str
+    time: np.datetime64
+
+    def in_words(self) -> str:
+        """
+        >>> time = np.datetime64("2024-03-01")
+        >>> Adjustment("1", "split", "AAPL", Decimal("431.6"), 0.0, "2 for 1", time).in_words()
+        'split, +431.6 AAPL (2 for 1)'
+        >>> Adjustment("2", "withdrawal", "", Decimal(0), -2500.0, "", time).in_words()
+        'withdrawal, -2,500.00 in cash'
+        """
+        sign = "+" if self.quantity > 0 else ""
+        changes = [f"{sign}{quantity_text(self.quantity)} {self.symbol}"] if self.quantity else []
+        changes += [f"{self.cash:+,.2f} in cash"] if self.cash else []
+        return ", ".join([self.kind, *changes]) + (f" ({self.what})" if self.what else "")
+
+
+class Notice(NamedTuple):
+    """Something in the account that the broker reported and nobody can book. sentence: with the ID at the broker."""
+
+    notice_id: str
+    sentence: str
+    time: np.datetime64
+
+
+BrokerEvent = OrderUpdate | Fill | Charge | Adjustment | Notice
 
 
 class AccountState(NamedTuple):

@@ -16,6 +16,7 @@ from ml_pipeline.live.brokers.account import MarketAccount
 from ml_pipeline.live.brokers.broker import (
     ENDED,
     AccountState,
+    Adjustment,
     BrokerEvent,
     BrokerUnavailable,
     OrderRequest,
@@ -149,6 +150,16 @@ class SimulatedBroker:
         if not self._away and self._chance.outage_begins(time):
             self._away = self.faults.sim_outage_bars
         self._write(change, self._state(), quiet=is_quiet and not change.events)
+
+    def adjust(self, adjustment: Adjustment) -> None:
+        """Change cash and a position without an order, as a deposit or a split does, and report it once by `poll`."""
+        self._answer()
+        _, kind, symbol, quantity, cash, *_ = adjustment
+        if symbol and symbol not in self.symbols:
+            raise UserError(f"{symbol} cannot be held in this account, whose symbols are {', '.join(self.symbols)}.")
+        i = self.symbols.index(symbol) if symbol else None
+        self._account.adjust(i, quantity, cash, splits=kind == "split")
+        self._write(Change(events=[adjustment]), self._state())
 
     def poll(self, cursor: str | None) -> tuple[list[BrokerEvent], str | None]:
         self._answer()

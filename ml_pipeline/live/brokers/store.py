@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, Fill, OrderRequest, OrderUpdate, exact
+from ml_pipeline.live.brokers.broker import Adjustment, BrokerEvent, Charge, Fill, OrderRequest, OrderUpdate, exact
 from ml_pipeline.runtime.database_file import open_database
 
 _SCHEMA = """
@@ -31,7 +31,7 @@ _ADD_ORDER = "INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 _UPDATE_ORDER = """
 UPDATE orders SET status = ?, ordered = ?, filled = ?, time = ?, reason = ?, price = ? WHERE client_order_id = ?
 """
-_KINDS: tuple[type[BrokerEvent], ...] = (OrderUpdate, Fill, Charge)
+_KINDS: tuple[type[BrokerEvent], ...] = (OrderUpdate, Fill, Charge, Adjustment)  # a file has their places
 _TIME_AT = {kind: kind._fields.index("time") for kind in _KINDS}
 
 
@@ -203,7 +203,7 @@ def _event(told: list[Any]) -> BrokerEvent:
     kind: Any = _KINDS[told[0]]
     at = _TIME_AT[kind] + 1
     event = kind(*told[1:at], _time(told[at]), *told[at + 1 :])
-    if isinstance(event, Fill):
+    if isinstance(event, Fill | Adjustment):
         return event._replace(quantity=exact(event.quantity))
     return _in_decimals(event) if isinstance(event, OrderUpdate) else event
 

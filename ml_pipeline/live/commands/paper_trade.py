@@ -91,7 +91,6 @@ def _reconcile(folder: Path) -> int:
 
 def _trade(config: PaperTradeConfig) -> int:
     with exiting_at_once():  # importing torch takes seconds
-        from ml_pipeline.live.recovery import AccountDiffers
         from ml_pipeline.live.session import PaperTrading
         from ml_pipeline.models.rl.algorithms.interruption import stop_on_signals
 
@@ -106,12 +105,8 @@ def _trade(config: PaperTradeConfig) -> int:
     ask_person = input if sys.stdin.isatty() else None
     session = PaperTrading(config, stop=stop, say=terminal.say, ask=ask_person, package_version=__version__)
     print(f"Session {session.folder.name} in {shown_path(session.folder)}", flush=True)
-    try:
-        with stop_on_signals(note):
-            result = session.run()
-    except AccountDiffers as error:
-        print(f"{PROG}: {error}", file=sys.stderr)
-        return LOOK_AT_IT
+    with stop_on_signals(note):
+        result = session.run()
     terminal.finish()
     if result.table is not None:
         print(f"\n{result.table}")

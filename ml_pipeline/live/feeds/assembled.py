@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ml_pipeline.live.feeds.bars import BarAssembly, LongerBarAssembly, SymbolBar
 from ml_pipeline.live.feeds.config import FeedConfig
-from ml_pipeline.live.feeds.feed import BarsUnavailable, Correction, FeedEvent, Gap, utc_now
+from ml_pipeline.live.feeds.feed import BarsUnavailable, CorporateAction, Correction, FeedEvent, Gap, utc_now
 from ml_pipeline.live.feeds.hours import MarketHours, Sessions
 from ml_pipeline.trading.market.bar_set import BarSet
 from ml_pipeline.trading.market.timeframes import DAY, Calendar, Timing, long_bars
@@ -38,6 +38,9 @@ class BarSource(Protocol):
 
     def history(self, first: np.datetime64, last: np.datetime64) -> list[SymbolBar]:
         """The bars of all symbols from the time `first` to `last`. Raises BarsUnavailable."""
+
+    def corporate_actions(self, begins: np.datetime64, now: np.datetime64) -> list[CorporateAction]:
+        """Those from the day of `begins` to today that were not returned before. Called often; never raises."""
 
     def close(self) -> None:
         """Close connections and end threads; may be called twice."""
@@ -83,6 +86,7 @@ class AssembledFeed:
         self._events: deque[FeedEvent] = deque()
         self._closed = False
         self._loaded = False
+        self._started = self.now()
         self._begin(self._latest_closed(self.now()))
 
     def history(self, before: np.datetime64 | None = None) -> list[BarSet]:
@@ -97,6 +101,7 @@ class AssembledFeed:
 
     def start(self, after: np.datetime64 | None = None) -> None:
         """Start to receive, after this bar, after those of `history`, or now."""
+        self._started = self.now() if after is None else after
         if after is not None:
             closed = self.timing.closes(np.array([after]))[0]
             self._begin(closed - self._length)
@@ -111,6 +116,7 @@ class AssembledFeed:
         while not self._closed:
             for bar in self._source.receive(wait_s):
                 self._note(self._assembly.add(bar))
+            self._events.extend(self._source.corporate_actions(self._started, self.now()))
             self._go_on(self.now())
             if self._events:
                 return self._events.popleft()

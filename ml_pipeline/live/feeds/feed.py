@@ -39,6 +39,21 @@ class Correction(NamedTuple):
     late: bool = False
 
 
+class CorporateAction(NamedTuple):
+    """A split, dividend, change of symbol or the like, from the time `begins` on.
+
+    kind: "unknown" if its source cannot say. factor: of prices, such as 0.5 for a split of 2 for 1; otherwise 1. what:
+    a sentence.
+    """
+
+    action_id: str
+    symbol: str
+    kind: str
+    begins: np.datetime64
+    factor: float
+    what: str
+
+
 class End(Enum):
     END = "the end of the bars"
 
@@ -46,7 +61,7 @@ class End(Enum):
 END: Final = End.END
 """No more bars will arrive."""
 
-FeedEvent = BarSet | Gap | Correction | Literal[End.END]
+FeedEvent = BarSet | Gap | Correction | CorporateAction | Literal[End.END]
 
 
 class Feed(Protocol):
@@ -68,7 +83,8 @@ class Feed(Protocol):
         """Start, after this time if it is given: missed bars come first, marked as `late`."""
 
     def next(self, timeout_s: float | None = None) -> FeedEvent | None:
-        """The next bars, a Gap or a Correction; None if nothing arrived within `timeout_s`, END after the last bars.
+        """The next bars, a Gap, a Correction or a CorporateAction; None if nothing arrived within `timeout_s`, END
+        after the last bars.
 
         It never raises for errors of a connection or file: it retries, and returns a Gap.
         """

@@ -69,6 +69,7 @@ class _Journalled:
         # What was booked since the last bar is in no row yet.
         self.fills = [each for each in journal.fills_by_bar() if each[0] < len(self.bars)]
         self.charges = [each for each in journal.charges_by_bar() if each[0] < len(self.bars)]
+        self.adjustments = journal.adjustments()
         self.decided = set(journal.decided_bars())
         self.models = journal.models()
         self.log = [json.loads(line) for line in journal.log_lines()]
@@ -284,12 +285,17 @@ def _closes_at_end(read: _Journalled, at_end: np.datetime64 | None) -> bool | No
 
 
 def _notes(read: _Journalled) -> tuple[str, ...]:
+    adjusted = "; ".join(adjustment.in_words() for _, adjustment in read.adjustments)
+    notes = (f"The account changed without orders, which the backtest does not know: {adjusted}.",) if adjusted else ()
     starts = [line["settings"] for line in read.log if line["event"] == "start"]
     names = {each.name for each in fields(CostsAndLimits)}
     costs = [{name: value for name, value in settings.items() if name in names} for settings in starts]
     if all(each == costs[0] for each in costs):
-        return ()
-    return ("The session was restarted with other costs or limits; the backtest has those of its first start.",)
+        return notes
+    return (
+        *notes,
+        "The session was restarted with other costs or limits; the backtest has those of its first start.",
+    )
 
 
 def corrected_bars(

@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.brokers.broker import Charge, Fill, OrderRequest, exact
+from ml_pipeline.live.brokers.broker import Adjustment, Charge, Fill, OrderRequest, exact
+from ml_pipeline.live.feeds.feed import CorporateAction
 from ml_pipeline.runtime.database_file import open_database
 from ml_pipeline.trading.market.bar_set import BarSet
 
@@ -42,6 +43,12 @@ CREATE TABLE IF NOT EXISTS fills (
 CREATE TABLE IF NOT EXISTS charges (
     charge_id TEXT PRIMARY KEY, amount REAL NOT NULL, what TEXT NOT NULL, time INTEGER NOT NULL, days REAL,
     margin_called INTEGER NOT NULL, number INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS adjustments (
+    adjustment_id TEXT PRIMARY KEY, kind TEXT NOT NULL, symbol TEXT NOT NULL, quantity TEXT NOT NULL,
+    cash REAL NOT NULL, what TEXT NOT NULL, time INTEGER NOT NULL, number INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS corporate_actions (
+    action_id TEXT PRIMARY KEY, symbol TEXT NOT NULL, kind TEXT NOT NULL, begins INTEGER NOT NULL,
+    factor REAL NOT NULL, what TEXT NOT NULL, number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS models (
     number INTEGER PRIMARY KEY, path TEXT NOT NULL, version TEXT, why TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS snapshots (name TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID;
@@ -86,7 +93,7 @@ def unpack_bars(data: bytes) -> BarSet:
     )
 
 
-Event = TypeVar("Event", Fill, Charge)
+Event = TypeVar("Event", Fill, Charge, Adjustment)
 BarKind = Literal["warm", "account"]
 """warm: the bar only warmed features up. account: it has a row of the ledger."""
 WRITTEN, MISSED, REFUSED = "written", "missed", "refused"
@@ -292,6 +299,31 @@ class Journal:
         """Add a charge, as `add_fill` does a fill."""
         self._add("charges", charge, number)
 
+    def add_adjustment(self, number: int, adjustment: Adjustment) -> None:
+        """Add an adjustment, as `add_fill` does a fill."""
+        self._add("adjustments", adjustment, number)
+
+    def adjustments(self) -> list[tuple[int, Adjustment]]:
+        """Every adjustment in order of receipt, with the number of the bar that includes it."""
+        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'adjustments'").fetchone():
+            return []  # an older journal that is only read
+        names = ", ".join(Adjustment._fields)
+        found = self._db.execute(f"SELECT number, {names} FROM adjustments ORDER BY number, rowid")
+        return [(int(number), _timed(Adjustment, row)) for number, *row in found]
+
+    def add_corporate_action(self, number: int, action: CorporateAction) -> None:
+        """Add a corporate action that the feed reported before bar `number`."""
+        row = (*action._replace(begins=_ns(action.begins)), number)  # type: ignore[arg-type]
+        self._db.execute("INSERT OR IGNORE INTO corporate_actions VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def corporate_actions(self) -> list[tuple[int, CorporateAction]]:
+        """Every corporate action, with the number of the bar before which it was reported."""
+        found = []
+        for *row, number in self._db.execute("SELECT * FROM corporate_actions ORDER BY number, rowid"):
+            action = CorporateAction(*row)
+            found.append((int(number), action._replace(begins=np.datetime64(int(row[3]), "ns"))))
+        return found
+
     def fills(self) -> list[Fill]:
         """Every fill, in order of receipt."""
         names = ", ".join(Fill._fields)
@@ -304,10 +336,10 @@ class Journal:
         found = self._db.execute(f"SELECT {names} FROM charges ORDER BY number, rowid")
         return [_timed(Charge, row) for row in found]
 
-    def _add(self, table: str, event: Fill | Charge, number: int) -> None:
+    def _add(self, table: str, event: Fill | Charge | Adjustment, number: int) -> None:
         values: list[Any] = [*event._replace(time=_ns(event.time)), number]  # type: ignore[arg-type]
-        if isinstance(event, Fill):
-            values[Fill._fields.index("quantity")] = _text(event.quantity)
+        if not isinstance(event, Charge):
+            values[event._fields.index("quantity")] = _text(event.quantity)
         columns, places = ", ".join((*event._fields, "number")), ", ".join("?" * len(values))
         self._db.execute(f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({places})", values)
 
@@ -369,7 +401,7 @@ def _targets(order: OrderRequest) -> str | None:
 def _timed(kind: type[Event], row: Sequence[Any]) -> Event:
     values = dict(zip(kind._fields, row, strict=True))
     values["time"] = np.datetime64(values["time"], "ns")
-    if kind is Fill:
+    if "quantity" in values:
         values["quantity"] = exact(values["quantity"])
     values |= {name: bool(values[name]) for name in ("exit", "margin_called") if name in values}
     return kind(**values)

@@ -9,8 +9,11 @@ order: client_order_id, symbol, quantity, weight, limit_price
 update: client_order_id, symbol, status, filled_quantity, reason
 fill: client_order_id, symbol, quantity, price, costs, exit, decided_close, delay_s
 charge: amount, what, days
+corporate_action: symbol, kind, begins, factor, what, sentence
+adjustment: kind, symbol, quantity, cash, what, sentence
+difference: rows (what, books, broker), sentence
 refusal: guard, symbol, value, limit, sentence
-gap, correction, late, missed, alert, difference, broker_away, broker_back: sentence, and fields of the event
+gap, correction, late, missed, alert, broker_away, broker_back: sentence, and fields of the event
 model: from, to, why. retrain: state and figures. stop: why, flat
 """
 
@@ -31,6 +34,8 @@ Event = Literal[
     "update",
     "fill",
     "charge",
+    "adjustment",
+    "corporate_action",
     "refusal",
     "gap",
     "correction",

@@ -276,6 +276,11 @@ class Losses(Guard):
         self._tripped = self._reached(account)
         return TRADE if self._tripped is None else self._ended(self._tripped, again=False)
 
+    def note_flow(self, amount: float) -> None:
+        self._began_with, self._highest, self._last = (
+            before + amount for before in (self._began_with, self._highest, self._last)
+        )
+
     def _let_go(self, tripped: "_Tripped") -> bool:
         return self._reset is not None and self._reset == _to_the_second(np.datetime64(tripped.bar_time))
 

@@ -205,6 +205,9 @@ class Guard:
         """Judge the account."""
         return TRADE
 
+    def note_flow(self, amount: float) -> None:
+        """Note that money came into the account (positive) or left it, which is neither profit nor loss."""
+
     def on_decision(self, decision: DecisionMade) -> Verdict:
         """Judge the decision."""
         return TRADE

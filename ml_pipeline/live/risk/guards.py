@@ -129,6 +129,11 @@ class Guards:
         """Judge the account at the close of a bar."""
         return self._all(lambda guard: guard.on_account(AccountNow(books.equity, bar_time, self._day(bar_time))))
 
+    def note_flow(self, amount: float) -> None:
+        """Note a deposit (positive) or a withdrawal."""
+        for guard in self._guards:
+            guard.note_flow(amount)
+
     def on_decision(self, decision: DecisionMade) -> Verdict:
         """Judge the policy's decision and its features."""
         return self._all(lambda guard: guard.on_decision(decision))

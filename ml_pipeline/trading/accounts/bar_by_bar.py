@@ -53,6 +53,10 @@ class CarriedPrices:
         self.closes = closes
         return BarPrices(opens, highs, lows, closes, self.half_spreads, fillable)
 
+    def split(self, i: int, factor: float) -> None:
+        """Multiply the latest close of symbol i, whose quantity was divided by this factor."""
+        self.closes = [close * factor if j == i else close for j, close in enumerate(self.closes)]
+
     def state(self) -> dict[str, Any]:
         """As plain data, for `set_state`."""
         return {"closes": self.closes, "half_spreads": self.half_spreads, "is_quoted": self._is_quoted}

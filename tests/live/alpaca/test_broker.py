@@ -229,7 +229,7 @@ def test_fees_interest_and_dividends_are_charges(open_broker, server):
     broker = open_broker()
     events, cursor = broker.poll(None)
     assert events == []
-    broker._charges._asked_at = -np.inf  # as a minute later
+    broker._activities.ask_now()  # as a minute later
     fee = server.trading.exchange.charge("0.35", description="TAF fee")
     dividend = server.trading.exchange.charge("-1.5", kind="DIV")
     events, after = broker.poll(cursor)

@@ -269,21 +269,49 @@ class Exchange:
 
     def charge(self, amount: object, kind: str = "FEE", description: str = "") -> str:
         """Money that the account pays; returns the id of the activity."""
+        return self.adjust(kind, cash=-Decimal(str(amount)), description=description)
+
+    def adjust(
+        self,
+        kind: str,
+        *,
+        cash: object = 0,
+        symbol: str = "",
+        quantity: object = 0,
+        description: str = "",
+        **more: object,
+    ) -> str:
+        """Change cash, or a position, without an order; returns the id of the activity. more: its other fields."""
         with self.lock:
-            self.cash -= Decimal(str(amount))
+            self.cash += Decimal(str(cash))
+            if symbol:
+                self.positions[symbol] = self.positions.get(symbol, Decimal(0)) + Decimal(str(quantity))
+                if not self.positions[symbol]:
+                    del self.positions[symbol]
             day = datetime.now(UTC).date()
             name = f"{day:%Y%m%d}000000000::{uuid.uuid4()}"
+            of_shares = {"symbol": symbol, "qty": text(Decimal(str(quantity)))} if symbol else {}
             self.activities.append(
                 {
                     "id": name,
                     "activity_type": kind,
                     "date": str(day),
-                    "net_amount": text(-Decimal(str(amount))),
+                    "net_amount": text(Decimal(str(cash))),
                     "description": description,
                     "status": "executed",
+                    **of_shares,
+                    **more,
                 }
             )
             return name
+
+    def split(self, symbol: str, new: int, old: int) -> None:
+        """A split, as two activities: the old quantity goes, and the new one comes."""
+        with self.lock:
+            had = self.positions[symbol]
+            for quantity in (-had, had * new / old):
+                self.adjust("SPLIT", symbol=symbol, quantity=quantity, description=f"{new} for {old}")
+            self.prices[symbol] = self.price(symbol) * old / new
 
     def tell(self, order: Order, event: str, at: str | None = None, more: Mapping[str, Any] | None = None) -> None:
         self.publish({"event": event, "timestamp": at or moment(), "order": order.as_json(), **(more or {})})

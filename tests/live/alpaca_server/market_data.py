@@ -35,6 +35,8 @@ class MarketData:
         self.limit = 1
         self.connections = 0
         self.subscribed: list[set[str]] = []
+        self.corporate_actions: dict[str, list[dict[str, Any]]] = {}  # by kind, as Alpaca writes them
+        self.asked_for_actions: list[dict[str, str]] = []
         self._history: dict[str, dict[str, Bar]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listeners: dict[WebSocket, _Listener] = {}
@@ -42,6 +44,7 @@ class MarketData:
     def routes(self) -> list[BaseRoute]:
         return [
             Route("/v2/stocks/bars", self._bars),
+            Route("/v1/corporate-actions", self._corporate_actions),
             Route("/v1beta3/crypto/us/bars", self._bars),
             WebSocketRoute("/v2/iex", self._serve),
             WebSocketRoute("/v2/sip", self._serve),
@@ -67,6 +70,10 @@ class MarketData:
         """Break off every connection, as a restart of the server would."""
         if self._loop is not None:
             asyncio.run_coroutine_threadsafe(self._close_all(), self._loop).result(10)
+
+    async def _corporate_actions(self, request: Request) -> JSONResponse:
+        self.asked_for_actions.append(dict(request.query_params))
+        return JSONResponse({"corporate_actions": self.corporate_actions, "next_page_token": None})
 
     async def _bars(self, request: Request) -> JSONResponse:
         headers = request.headers

@@ -134,6 +134,8 @@ class Trading:
         asked = request.query_params
         kinds = request.path_params.get("kind", asked.get("activity_types", "")).split(",")
         found = sorted(self.exchange.activities, key=lambda each: each["id"])
+        if asked.get("category") == "non_trade_activity":
+            kinds = [each["activity_type"] for each in found if each["activity_type"] != "FILL"]
         found = [each for each in found if each["activity_type"] in kinds and each["id"] > asked.get("page_token", "")]
         after = asked.get("after", "")
         found = [each for each in found if each.get("transaction_time", f"{each.get('date')}T24") > after]

@@ -62,14 +62,14 @@ def test_what_a_person_is_to_look_at_ends_with_3(tmp_path, replay):
     assert main(flags) == 3  # the limit stays tripped
 
 
-def test_an_account_that_differs_ends_with_3_and_its_table(tmp_path, replay, monkeypatch, capsys):
+def test_an_account_that_differs_ends_with_3_and_both_sides(tmp_path, replay, monkeypatch, capsys):
     assert main(argv(tmp_path, replay)) == 0
     right = SimulatedBroker.account
     monkeypatch.setattr(SimulatedBroker, "account", lambda self: right(self)._replace(cash=1.0))
 
     assert main(argv(tmp_path, replay)) == 3
 
-    assert "account at the broker" in capsys.readouterr().err
+    assert "1.00 at the broker" in capsys.readouterr().out
 
 
 def test_settings_that_cannot_be_used_end_with_2(tmp_path, replay, capsys):

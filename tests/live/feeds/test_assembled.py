@@ -58,6 +58,9 @@ class Source:
     def open(self) -> None:
         pass
 
+    def corporate_actions(self, begins, now):
+        return []
+
     def receive(self, timeout_s):
         came = [each.bar for each in self.messages if each.arrives <= self.now]
         self.messages = self.messages[len(came) :]

@@ -1,0 +1,69 @@
+"""Splits in a session: features see earlier prices rescaled, and nothing is ordered until the account has the split.
+
+The journal keeps bars as they came. A symbol has A places in a set of bars.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ml_pipeline.live.components import SessionComponents
+from ml_pipeline.live.decisions.policy_runner import PolicyRunner
+from ml_pipeline.live.feeds.feed import CorporateAction
+from ml_pipeline.live.record.journal import Journal
+from ml_pipeline.trading.market.bar_set import BarSet
+
+_PRICES = ("open", "high", "low", "close")
+_DAYS_BEFORE = np.timedelta64(3, "D")
+"""A broker may date a split by the day before it begins."""
+
+
+def note_action(session: SessionComponents, action: CorporateAction, waiting: Sequence[BarSet]) -> None:
+    """Record a corporate action that the feed reports, and rescale the features' past after a split.
+
+    waiting: bars that are observed and not in the journal yet.
+    """
+    state, journal = session.state, session.journal
+    if action.action_id in {known.action_id for _, known in journal.corporate_actions()}:
+        return
+    splits = action.kind == "split" and state.begun  # bars of before the first decision are adjusted by their source
+    with session.record.transaction():
+        journal.add_corporate_action(state.number + len(waiting), action if splits else action._replace(factor=1.0))
+        session.record.log("corporate_action", state.time, **action._asdict(), sentence=action.what)
+        if splits and not _is_booked(journal, action):
+            state.awaited_splits.add(action.symbol)
+    if splits:
+        before, runner = session.runner.state(), session.runner
+        calendar = runner.policy.calendar(session.feed.calendar)
+        session.runner = PolicyRunner(runner.policy, session.symbols, session.feed.timing, calendar)
+        session.runner.observe_all([*adjusted_bars(journal, session.symbols), *waiting])
+        session.runner.set_state(before)
+
+
+def adjusted_bars(journal: Journal, symbols: Sequence[str]) -> Iterator[BarSet]:
+    """The bars of the journal, those before a split in the prices after it."""
+    splits = [(n, action) for n, action in journal.corporate_actions() if action.factor != 1.0]
+    for number, bars in enumerate(journal.bars()):
+        factors = np.ones(len(symbols))
+        for before, split in splits:
+            if number < before and bars.time < split.begins and split.symbol in symbols:
+                factors[symbols.index(split.symbol)] *= split.factor
+        if (factors == 1.0).all():
+            yield bars
+        else:
+            prices = {name: getattr(bars, name) * factors for name in _PRICES}
+            yield replace(bars, **prices, volume=bars.volume / factors)
+
+
+def awaited_splits(session: SessionComponents) -> list[str]:
+    """The symbols held whose split the account does not have yet."""
+    held = dict(zip(session.symbols, session.account.holdings, strict=True))
+    return [symbol for symbol in sorted(session.state.awaited_splits) if held.get(symbol)]
+
+
+def _is_booked(journal: Journal, action: CorporateAction) -> bool:
+    return any(
+        each.kind == "split" and each.symbol == action.symbol and each.time >= action.begins - _DAYS_BEFORE
+        for _, each in journal.adjustments()
+    )
