@@ -11,12 +11,13 @@ from ml_pipeline.live.reconciliation.reconciliation import reconcile
 from ml_pipeline.live.session import PaperTrading
 from tests.live.reconciliation.test_reading import MARKET, deploy, write_prices
 
-N_BARS = 30
+N_BARS = 16
 OPEN = np.datetime64("2024-03-04T14:30", "ns")  # half past nine in New York
 STOCKS = replace(MARKET, symbols=("AAPL", "TSLA"), times=MARKET.times - (MARKET.times[0] - OPEN))
 
 
-@pytest.mark.parametrize("limit_bps", [None, 5.0])
+@pytest.mark.slow
+@pytest.mark.parametrize("limit_bps", [None, pytest.param(5.0, marks=pytest.mark.long)])
 def test_a_session_that_shorts_is_explained_to_the_cent(open_broker, server, tmp_path, limit_bps):
     exchange = server.trading.exchange
     exchange.fills = "on demand"

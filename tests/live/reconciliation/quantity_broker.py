@@ -1,6 +1,7 @@
 """A broker by quantity for tests: whole shorts, fills at the next open, and faults that depend on a seed and a name."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from random import Random
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class QuantityBroker:
 
     def __init__(self, symbols: Sequence[str], cash: float, faults: Faults, quantities: QuantityRules) -> None:
         self.symbols, self.faults, self.quantities = tuple(symbols), faults, quantities
-        self._cash, self._held = cash, dict.fromkeys(symbols, 0.0)
+        self._cash, self._held = cash, dict.fromkeys(symbols, Decimal(0))
         self._closes = dict.fromkeys(symbols, 0.0)
         self._orders: dict[str, tuple[OrderRequest, OrderUpdate]] = {}
         self._events: list[BrokerEvent] = []
@@ -53,7 +54,7 @@ class QuantityBroker:
 
     def account(self) -> AccountState:
         self._answer()
-        equity = self._cash + sum(n * self._closes[symbol] for symbol, n in self._held.items())
+        equity = self._cash + sum(float(n) * self._closes[symbol] for symbol, n in self._held.items())
         return AccountState(self._cash, equity, max(equity, 0.0), {s: n for s, n in self._held.items() if n})
 
     def orders(self, client_order_ids: Sequence[str] | None = None) -> list[OrderUpdate]:
@@ -68,7 +69,7 @@ class QuantityBroker:
         for order in orders:
             if order.client_order_id not in self._orders:
                 rejected = self._meets("reject", order.client_order_id)
-                self._note(order, "rejected" if rejected else "accepted", 0.0)
+                self._note(order, "rejected" if rejected else "accepted", Decimal(0))
         return [self._orders[order.client_order_id][1] for order in orders]
 
     def cancel(self, client_order_ids: Sequence[str]) -> None:
@@ -114,18 +115,19 @@ class QuantityBroker:
                 return
             price = min(opened, limit) if buys else max(opened, limit)
         rest = order.quantity - update.filled_quantity
-        quantity = round(rest * 0.5, 3) if self._meets("part", f"{order.client_order_id}{bars.time}") else rest
+        is_part = self._meets("part", f"{order.client_order_id}{bars.time}")
+        quantity = (rest / 2).quantize(Decimal("0.001")) if is_part else rest
         if not quantity:
             return
         name = f"{len(self._events)}-{order.client_order_id}"
         self._events.append(
             Fill(name, order.client_order_id, order.symbol, quantity, price, self.faults.fee, self._now)
         )
-        self._cash -= quantity * price + self.faults.fee
+        self._cash -= float(quantity) * price + self.faults.fee
         self._held[order.symbol] += quantity
         self._note(order, "filled" if quantity == rest else "partly_filled", update.filled_quantity + quantity)
 
-    def _note(self, order: OrderRequest, status: Any, filled: float) -> None:
+    def _note(self, order: OrderRequest, status: Any, filled: Decimal) -> None:
         update = OrderUpdate(order.client_order_id, order.symbol, status, order.quantity, filled, self._now, status)
         self._orders[order.client_order_id] = order, update
         self._events.append(update)

@@ -164,6 +164,16 @@ class TestOneFault:
         if fault.asset is not None:
             assert {each.symbol for each in divergent} == {MARKET.symbols[fault.asset]}
 
+    def test_is_counted_where_its_bar_shows_no_gain(self) -> None:
+        """The bar of the fill closes where it opened, at no costs: only later bars show what was missed."""
+        opened = MARKET.open.copy()
+        opened[WARM_UP + 6] = MARKET.close[WARM_UP + 6]
+        market = replace(MARKET, open=opened)
+        free = {"fee_bps": 0.0, "slippage_bps": 0.0, "borrow_bps_per_year": 0.0}
+        (only,) = found(trade(market, with_rules(MODEL, **free), [Fault("rejected", 5, 0)])).causes
+        assert (only.cause, only.times, only.at_once) == ("rejected", 1, 0.0)
+        assert only.worth != 0
+
     def test_orders_that_were_sized_before_the_fill(self) -> None:
         attribution = found(trade(MARKET, MODEL, sized_at_decision=True))
         (only,) = attribution.causes

@@ -191,10 +191,3 @@ class TestByName:
         """Their choice is undone, though bars have passed without a decision."""
         faults = {"sim_latency_s": 400.0, "sim_outage_rate": 0.3, "sim_outage_bars": 3}
         assert_explained(reconciled("discrete", **faults))
-
-    def test_each_cause_that_has_a_worth_has_its_number_of_bars(self) -> None:
-        """A rejected choice that changes nothing in its bar changes what later choices do."""
-        found = reconciled("buy_hold_sell", sim_reject_rate=0.3, lot_size=7.0, sim_partial_fill_rate=0.3)
-        assert_explained(found)
-        for row in found.cause_rows[1:-2]:
-            assert int(row[1].replace(",", "")) > 0
