@@ -15,7 +15,7 @@ from ml_pipeline.live.alpaca.config import AlpacaConfig, Ask, check_real_money, 
 from ml_pipeline.live.alpaca.entry import AlpacaAsset, OrderEntry, asset_of
 from ml_pipeline.live.alpaca.events import OrderEvents, UpdateStream, read_cursor
 from ml_pipeline.live.alpaca.keys import find_keys
-from ml_pipeline.live.alpaca.orders import FIRST_LEG, OrderBook, Tracked, TrackedOrders, name_of
+from ml_pipeline.live.alpaca.orders import FIRST_LEG, BrokerOrder, OrderBook, Tracked, TrackedOrders, name_of
 from ml_pipeline.live.brokers.broker import (
     SMALLEST_QUANTITY,
     AccountState,
@@ -59,6 +59,7 @@ class AlpacaBroker:
         self._activities = AccountActivities(rest)
         self._fees = AssetFees(self._positions)
         self._assets: dict[str, AlpacaAsset] = {}
+        self._earlier: set[str] | None = None  # orders at the first comparison
         self._tracked = TrackedOrders(self._book)
         self._entry = OrderEntry(rest, self._book, self._tracked, self.asset)
         self._stream = start_stream(self._book)
@@ -87,12 +88,14 @@ class AlpacaBroker:
         return AccountState(cash, equity, power, positions)
 
     def orders(self, client_order_ids: Sequence[str] | None = None) -> list[OrderUpdate]:
-        """The known orders among these IDs; None: all open orders, including those of other sources.
+        """The known orders among these IDs; None: all open orders, including those of other sources, and orders of
+        other sources that were filled since the first such call.
 
         An order through zero whose second part was never sent is not included: submit it again.
         """
         if client_order_ids is None:
-            names = dict.fromkeys(name_of(order.client_order_id) for order in self._book.ask_open())
+            listed = [*self._book.ask_open(), *self._filled_elsewhere()]
+            names = dict.fromkeys(name_of(order.client_order_id) for order in listed)
             return [self._tracked.update(self._tracked.get(name) or self._stranger(name)) for name in names]
         self._entry.learn_earlier_orders()
         found = []
@@ -189,6 +192,14 @@ class AlpacaBroker:
         symbol = str(position["symbol"])
         pairs = {name.replace("/", ""): name for name, asset in self._assets.items() if asset.is_crypto}
         return pairs.get(symbol, symbol) if position.get("asset_class") == "crypto" else symbol
+
+    def _filled_elsewhere(self) -> list[BrokerOrder]:
+        """The filled orders of other sources that the account received after the first call."""
+        recent = self._book.ask_recent()
+        if self._earlier is None:
+            self._earlier = {order.client_order_id for order in recent}
+        new = [order for order in recent if order.filled and order.client_order_id not in self._earlier]
+        return [order for order in new if self._tracked.get(name_of(order.client_order_id)) is None]
 
     def _stranger(self, name: str) -> Tracked:
         """An order of another source, whose events are not reported."""

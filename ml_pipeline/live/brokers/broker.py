@@ -255,7 +255,10 @@ class Broker(Protocol):
         """Cash, equity and positions now."""
 
     def orders(self, client_order_ids: Sequence[str] | None = None) -> list[OrderUpdate]:
-        """The known orders among these IDs, in any state; None: all open orders."""
+        """The known orders among these IDs, in any state; None: all open orders.
+
+        The latter may include filled orders of other sources, which a session reports as differences.
+        """
 
     def submit(self, orders: Sequence[OrderRequest]) -> list[OrderUpdate]:
         """Send the orders of one decision. Returns the first state of each, which may be a rejection.

@@ -75,6 +75,9 @@ class Minutes:
     def history(self, first: np.datetime64, last: np.datetime64) -> list[SymbolBar]:
         return [bar for bar in self._bars[: self._sent] if first <= bar.time <= last]
 
+    def corporate_actions(self, since: np.datetime64, now: np.datetime64) -> list[Any]:
+        return []
+
 
 def timed_session(
     root: Path, machine: Machine, account: Any, *, n_bars: int, at: Callable[[float], None], **settings: Any
