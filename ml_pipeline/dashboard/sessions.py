@@ -36,7 +36,7 @@ from ml_pipeline.runs.state import STATE_FILE, RunState, read_state
 ORDER_EVENTS = ("order", "update", "fill")
 _SILENT_S = 60.0
 """A session touches its heartbeat every few seconds."""
-_FIGURES = ("equity", "start_equity", "cash")
+_FIGURES = ("equity", "start_equity", "time_weighted_return", "cash")
 _COUNTS = ("bars", "fills", "open_orders", "pid")
 _TEXTS = ("model", "version", "broker", "bar", "updated", "last_sentence")
 
@@ -62,6 +62,7 @@ class SessionSummary:
     updated: str | None = None
     equity: float | None = None
     start_equity: float | None = None
+    time_weighted_return: float | None = None
     cash: float | None = None
     positions: Mapping[str, float] = field(default_factory=dict)
     """Signed quantities by symbol."""
@@ -81,7 +82,9 @@ class SessionSummary:
 
     @property
     def simple_return(self) -> float | None:
-        """Return since the start, as a fraction."""
+        """Return since the start, as a fraction; time-weighted around deposits and withdrawals."""
+        if self.time_weighted_return is not None:
+            return self.time_weighted_return
         if self.equity is None or not self.start_equity:
             return None
         return self.equity / self.start_equity - 1.0

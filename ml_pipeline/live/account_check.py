@@ -19,11 +19,10 @@ from ml_pipeline.live.brokers.broker import (
     exact,
     quantity_text,
 )
+from ml_pipeline.live.cash_flows import CENT, book_announced
 from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.shutdown import ShutdownRequest
 
-CENT = 0.01
-"""A smaller difference in cash is due to rounding. A broker may round each fill, so it may grow with each."""
 _SETTLES_WITHIN_S = 2.0
 """A broker may show a fill in one answer earlier than in another; after this time they agree."""
 _LOOK_S = 0.1
@@ -56,7 +55,7 @@ def check_account(session: SessionComponents) -> None:
     found = compare(session)
     with session.record.transaction():
         book_all(session)
-        act_on(session, found)
+        act_on(session, without_announced(session, found))
 
 
 def compare(session: SessionComponents) -> Comparison:
@@ -107,6 +106,13 @@ def _compared(session: SessionComponents, account: AccountState, at_broker: Iter
         if not orders.knows(name) and name not in state.other_orders:
             rows.append(Difference(f"order {name}", "-", f"{each.symbol} {each.status}", order=name))
     return Comparison(rows, cash_rounding)
+
+
+def without_announced(session: SessionComponents, found: Comparison) -> Comparison:
+    """What differs besides announced money that has arrived, which is booked; within a transaction."""
+    rounding = session.state.cash_rounding
+    rows = [row for row in found.rows if row.what != "cash" or not book_announced(session, row.cash - rounding)]
+    return found._replace(rows=rows)
 
 
 def act_on(session: SessionComponents, found: Comparison) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.account_check import Comparison, act_on
+from ml_pipeline.live.account_check import Comparison, act_on, without_announced
 from ml_pipeline.live.booking import book, by_bar
 from ml_pipeline.live.brokers.broker import BrokerEvent, Charge, TradingSession
 from ml_pipeline.live.components import SessionComponents
@@ -101,6 +101,7 @@ class BarProcessor:
         waiting, self.waiting, self._n_shown = self.waiting, [], 0
         started = time.perf_counter()
         with session.record.transaction():
+            compared = without_announced(session, compared)
             events = by_bar(session.orders.take_events(), [bars.closed_at for bars in waiting])
             for bars, of_bar in zip(waiting, events, strict=True):
                 row = self._close_one(bars, of_bar)
@@ -122,6 +123,7 @@ class BarProcessor:
             if state.begun or not (isinstance(event, Charge) and not event.amount):
                 book(session, event)
         row = session.account.close_bar(bars, closing=state.closing_ordered)
+        state.leave_flow_out(row.equity)
         state.closing_ordered = False
         if state.begun:
             # If nothing was decided, no choice is undone: everything counts as filled.

@@ -103,6 +103,7 @@ def _adjust(session: SessionComponents, entry: Adjustment) -> None:
         _note_split(session, symbol, had, has)
     elif entry.kind in FLOWS:
         worth = 0.0 if i is None else float(entry.quantity) * books.closes[i]
+        state.flow += entry.cash + worth
         session.guards.note_flow(entry.cash + worth)
         state.guards = session.guards.state()
     session.journal.add_adjustment(state.number, entry)

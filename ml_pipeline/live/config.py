@@ -96,7 +96,8 @@ def check_session_name(name: str) -> None:
         )
 
 
-ACTIONS = ("status", "stop", "flatten", "reconcile")
+ACTIONS = ("status", "stop", "flatten", "reconcile", "adjust")
+_MONEY = ("deposit", "withdraw", "why")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +105,21 @@ class Action:
     """What to do with an existing session; without an action, trade."""
 
     action: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="[ACTION [NAME]]")] = ()
-    """status, stop, flatten or reconcile, and the name of a session; no name: the running or latest one (status:
-    all)."""
+    """status, stop, flatten, reconcile or adjust, and the name of a session; no name: the running or latest one
+    (status: all; adjust needs a name)."""
 
     config: Path | None = None
     """YAML or JSON file of settings under the names of the flags; flags override it."""
+
+    deposit: float | None = None
+    """adjust: money that came into the account and that the broker does not explain; without an amount, adjust lists
+    what was booked."""
+
+    withdraw: float | None = None
+    """adjust: money that left the account."""
+
+    why: str | None = None
+    """adjust: the reason, which the journal keeps with the time and your user name."""
 
 
 _SETTINGS: dict[str, type] = {
@@ -180,17 +191,21 @@ class PaperTradeConfig:
 
 
 class PaperTradeStart:
-    """The parsed command line. action: None to trade. name: of the session that the action is for."""
+    """The parsed command line.
+
+    action: None to trade. name: of the session that the action is for. money: amounts and reason of `adjust`.
+    """
 
     def __init__(
         self,
-        action: Literal["status", "stop", "flatten", "reconcile"] | None,
+        action: Literal["status", "stop", "flatten", "reconcile", "adjust"] | None,
         values: dict[str, Any],
         words: Sequence[str],
     ) -> None:
         self.action = action
         self.name: str | None = words[0] if words else values.get("name")
         self.root: Path | None = values.get("root")
+        self.money = {name: values.get(name) for name in _MONEY}
         self._values = values
 
     def config(self) -> PaperTradeConfig:
@@ -225,6 +240,8 @@ def parse_paper_trade(argv: Sequence[str], *, prog: str, description: str = "") 
     action: Any = words[0] if words else None
     if action is not None and action not in ACTIONS:
         raise UserError(f'A session has no action "{action}". {nearest(action, ACTIONS)}')
+    if action != "adjust" and (given := [name for name in _MONEY if name in flags]):
+        raise UserError(f"--{given[0]} belongs to `paper-trade adjust NAME`; leave it out.")
     if len(words) > 2:
         raise UserError(f"{action} takes one session, but got {' '.join(words[1:])}.")
     if len(words) > 1:

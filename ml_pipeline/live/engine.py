@@ -10,6 +10,7 @@ import numpy as np
 from ml_pipeline.live.account_check import check_account, compare
 from ml_pipeline.live.bar import BarProcessor
 from ml_pipeline.live.booking import book_all, cancel_and_book, look_and_book
+from ml_pipeline.live.cash_flows import move_simulated_money
 from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.connections import still_unreachable
 from ml_pipeline.live.corporate_actions import note_action
@@ -146,6 +147,7 @@ class TradingEngine:
             return
         market = session.session_of(self._bar.waiting[-1].closed_at)
         orders.collect()
+        move_simulated_money(session)
         self._checked_at = time.monotonic()
         self._bar.close(market, compare(session))
         orders.send()

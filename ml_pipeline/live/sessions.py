@@ -102,9 +102,10 @@ def _last_bar(status: dict[str, Any]) -> list[str]:
 
 
 def _equity(status: dict[str, Any]) -> str:
-    """With its change since the start: `10,210.00 (+2.10 %)`."""
+    """With the return since the start: `10,210.00 (+2.10 %)`."""
     equity, begun = status.get("equity"), status.get("start_equity")
-    change = f" ({100 * (equity / begun - 1):+.2f} %)" if equity and begun else ""
+    earned = status.get("time_weighted_return", equity / begun - 1 if equity and begun else None)
+    change = "" if earned is None else f" ({100 * earned:+.2f} %)"
     return "-" if equity is None else f"{equity:,.2f}{change}"
 
 

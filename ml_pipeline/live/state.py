@@ -35,6 +35,8 @@ _KEYS = {
     "awaited_splits": "awaited_splits",
     "cash_rounding": "cash_rounding",
     "fills_since_check": "fills_since_check",
+    "flow": "flow",
+    "flow_growth": "flow_growth",
 }
 """The saved fields, and the key of each in the journal."""
 _CHANGED_IN_PLACE = {"expired", "refusals", "other_positions", "other_orders", "awaited_splits"}
@@ -56,6 +58,7 @@ class SessionState:
     other_positions, other_orders: known quantities of symbols that the session does not trade, and IDs of orders of
     other sources. awaited_splits: symbols that have split, while the account does not show it yet. cash_rounding:
     cash that the account has beyond the books since their last comparison. fills_since_check: fills booked since then.
+    flow: money that came in or went out since the latest bar. flow_growth: by how much earlier ones multiplied equity.
 
     Derived from the journal's bars: number: of the next bar. begun: whether the ledger has a row. last: the latest
     bars; None before the first. closes: the last close of each symbol, float64 (A,), NaN before its first.
@@ -79,6 +82,8 @@ class SessionState:
     awaited_splits: set[str] = field(default_factory=set)
     cash_rounding: float = 0.0
     fills_since_check: int = 0
+    flow: float = 0.0
+    flow_growth: float = 1.0
 
     number: int = 0
     begun: bool = False
@@ -120,6 +125,17 @@ class SessionState:
         self.number += 1
         self.last = bars
         self.closes = np.where(bars.present, bars.close, self.closes)
+
+    def leave_flow_out(self, equity: float) -> None:
+        """At the close of a bar, move `flow` into `flow_growth`. equity: in that bar's row, with the flow."""
+        if self.flow and equity > self.flow:
+            self.flow_growth *= equity / (equity - self.flow)
+        if self.flow:
+            self.flow = 0.0
+
+    def time_weighted_return(self, equity: float, initial_cash: float) -> float:
+        """The return since the start, without the money that came in or went out."""
+        return (equity - self.flow) / (initial_cash * self.flow_growth) - 1.0
 
     def _changed(self, name: str) -> str | None:
         """The field as JSON if it differs from the one on disk, otherwise None."""

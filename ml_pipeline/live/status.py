@@ -83,14 +83,16 @@ def write_status(session: SessionComponents, decision: LastDecision, *, now: boo
 
 def _values(session: SessionComponents) -> dict[str, Any]:
     state, record, account = session.state, session.record, session.account
+    initial_cash = session.rules.initial_cash
     return {
         **session.about,
         "symbols": session.symbols,
         "bar": state.time,
         "updated": datetime.now(UTC),
         "pid": os.getpid(),
-        "start_equity": session.rules.initial_cash,
+        "start_equity": initial_cash,
         "equity": account.equity if state.begun else None,
+        "time_weighted_return": state.time_weighted_return(account.equity, initial_cash) if state.begun else None,
         "cash": account.cash if state.begun else None,
         "positions": by_symbol(session.symbols, account.holdings),
         "open_orders": len(session.orders.open),

@@ -31,11 +31,14 @@ SAVED = {
     "awaited_splits": {"A"},
     "cash_rounding": 0.004,
     "fills_since_check": 2,
+    "flow": 5.0,
+    "flow_growth": 1.5,
 }
 KEYS = (
     *("books", "decider", "guards", "cursor", "lapsed", "closing", "follows", "decided", "unlogged", "refusals"),
     *("taken_over", "costs_paid", "bar_columns"),
     *("other_positions", "other_orders", "awaited_splits", "cash_rounding", "fills_since_check"),
+    *("flow", "flow_growth"),
 )
 
 

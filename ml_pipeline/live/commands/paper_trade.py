@@ -1,4 +1,4 @@
-"""Command: trade a trained policy bar by bar, and show, end or reconcile sessions.
+"""Command: trade a trained policy bar by bar, and show, end, reconcile or adjust sessions.
 
 ml-pipeline paper-trade --model models/eurusd_5m/current --broker simulated --replay prices.csv --speed 60
 ml-pipeline paper-trade --model checkpoints/RUN/best.pt --config trade.yaml
@@ -6,6 +6,7 @@ ml-pipeline paper-trade status
 ml-pipeline paper-trade stop NAME
 ml-pipeline paper-trade flatten NAME
 ml-pipeline paper-trade reconcile NAME
+ml-pipeline paper-trade adjust NAME --deposit 500 --why "more capital"
 """
 
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from ml_pipeline import __version__
 from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import counted, shown_path
 from ml_pipeline.live.config import PaperTradeConfig, PaperTradeStart, parse_paper_trade
 from ml_pipeline.live.sessions import ended, find_session, find_sessions, status_line, status_lines
@@ -49,6 +51,8 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
 def _act(start: PaperTradeStart) -> int:
     if start.action == "status":
         return _show_status(start)
+    if start.action == "adjust":
+        return _adjust(start)
     folder = find_session(start.root, start.name)
     if start.action == "reconcile":
         return _reconcile(folder)
@@ -86,6 +90,24 @@ def _reconcile(folder: Path) -> int:
     found = reconcile_session(folder)
     print(found.text)
     print(f"\nWritten to {shown_path(found.page)}; settings for the next training: {shown_path(found.settings)}")
+    return 0
+
+
+def _adjust(start: PaperTradeStart) -> int:
+    """Announce money that was moved, or list what was booked."""
+    from ml_pipeline.live.cash_flows import adjustments_table, announce
+
+    if start.name is None:
+        raise UserError('Name the session, as in `paper-trade adjust NAME --deposit 500 --why "more capital"`.')
+    folder = find_session(start.root, start.name)
+    if not any(value is not None for value in start.money.values()):
+        print(adjustments_table(folder))
+        return 0
+    announced = announce(folder, **start.money)
+    print(
+        f"Announced: {announced.kind} of {abs(announced.cash):,.2f} ({announced.what}). The session {folder.name} "
+        "books it when its account shows it."
+    )
     return 0
 
 

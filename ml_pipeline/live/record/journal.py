@@ -46,6 +46,9 @@ CREATE TABLE IF NOT EXISTS charges (
 CREATE TABLE IF NOT EXISTS adjustments (
     adjustment_id TEXT PRIMARY KEY, kind TEXT NOT NULL, symbol TEXT NOT NULL, quantity TEXT NOT NULL,
     cash REAL NOT NULL, what TEXT NOT NULL, time INTEGER NOT NULL, number INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS announcements (
+    adjustment_id TEXT PRIMARY KEY, kind TEXT NOT NULL, symbol TEXT NOT NULL, quantity TEXT NOT NULL,
+    cash REAL NOT NULL, what TEXT NOT NULL, time INTEGER NOT NULL, number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS corporate_actions (
     action_id TEXT PRIMARY KEY, symbol TEXT NOT NULL, kind TEXT NOT NULL, begins INTEGER NOT NULL,
     factor REAL NOT NULL, what TEXT NOT NULL, number INTEGER NOT NULL);
@@ -305,11 +308,30 @@ class Journal:
 
     def adjustments(self) -> list[tuple[int, Adjustment]]:
         """Every adjustment in order of receipt, with the number of the bar that includes it."""
-        if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'adjustments'").fetchone():
-            return []  # an older journal that is only read
+        if not self._has("adjustments"):
+            return []
         names = ", ".join(Adjustment._fields)
         found = self._db.execute(f"SELECT number, {names} FROM adjustments ORDER BY number, rowid")
         return [(int(number), _timed(Adjustment, row)) for number, *row in found]
+
+    def announce(self, adjustment: Adjustment) -> None:
+        """Add an adjustment that a person announces; it is booked when the account shows it."""
+        self._add("announcements", adjustment, self.n_bars())
+
+    def announcements(self) -> list[Adjustment]:
+        """The announced adjustments that are not booked yet, oldest first."""
+        if not self._has("announcements"):
+            return []
+        names = ", ".join(Adjustment._fields)
+        found = self._db.execute(
+            f"SELECT {names} FROM announcements WHERE adjustment_id NOT IN (SELECT adjustment_id FROM adjustments) "
+            "ORDER BY rowid"
+        )
+        return [_timed(Adjustment, row) for row in found]
+
+    def _has(self, table: str) -> bool:
+        """False for a table that an older journal lacks, if it is only read."""
+        return self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
 
     def add_corporate_action(self, number: int, action: CorporateAction) -> None:
         """Add a corporate action that the feed reported before bar `number`."""

@@ -8,6 +8,7 @@ calendar day), and for each symbol X:
 - `filled_X`: the signed quantity filled since the row before
 - `fill_price_X`: its price before costs; if fills are at the close, this is the close of the row before
 - `exited_X`, `exit_price_X`: quantity and price of exits within the bar, after `filled_X`; only if the rules have exits
+- `money`: the equity in money; only if deposits or withdrawals make it differ, and `equity` is then time-weighted
 - `half_spread_X`: half the quoted spread as a fraction of the price, which `costs_paid` includes; only with quotes
 Prices are NaN until a symbol is listed. The columns add up:
 
@@ -48,6 +49,11 @@ def fills_of(ledger: Ledger) -> tuple[tuple[FloatArray, FloatArray], ...]:
     """(signed quantities, prices), each (n, A), of the orders, and then of exits within the bars."""
     kinds = (("filled", "fill_price"), ("exited", "exit_price"))
     return tuple((per_symbol(ledger, quantity), per_symbol(ledger, price)) for quantity, price in kinds)
+
+
+def equity_in_money(ledger: Ledger) -> FloatArray:
+    """The equity in money, (n,), if `equity` is time-weighted as well."""
+    return np.asarray(ledger.get("money", ledger["equity"]))
 
 
 def traded_values(ledger: Ledger) -> FloatArray:

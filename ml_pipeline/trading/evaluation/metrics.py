@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_pipeline.trading.accounts.ledger import Ledger, per_symbol, traded_values
+from ml_pipeline.trading.accounts.ledger import Ledger, equity_in_money, per_symbol, traded_values
 from ml_pipeline.trading.market.data import FloatArray
 
 # A deviation below this fraction of the largest return is a rounding error: the returns do not vary.
@@ -26,6 +26,22 @@ def returns_of(equity: FloatArray) -> FloatArray:
     worth = np.maximum(equity, 0.0)
     growth = np.divide(worth[1:], worth[:-1], out=np.ones(len(worth) - 1), where=worth[:-1] > 0)
     return np.asarray(growth - 1.0)
+
+
+def time_weighted(equity: FloatArray, flows: FloatArray) -> FloatArray:
+    """The first equity, compounded by returns that leave out money that came in or went out, (n,).
+
+    flows: (n,), what came in (positive) or went out in each row; it counts as moved at the close of the row. Without
+    flows, the bits of `equity`.
+
+    >>> time_weighted(np.array([100.0, 160.0, 80.0]), np.array([0.0, 50.0, 0.0]))  # +10 %, then -50 %
+    array([100., 110.,  55.])
+    """
+    if not flows[1:].any():
+        return equity
+    worth, before = np.maximum(equity[1:] - flows[1:], 0.0), equity[:-1]
+    growth = np.divide(worth, before, out=np.ones(len(before)), where=before > 0)
+    return np.asarray(equity[0] * np.concatenate([[1.0], np.cumprod(growth)]))
 
 
 def total_return(equity: FloatArray) -> float:
@@ -97,7 +113,7 @@ def calmar(equity: FloatArray, periods_per_year: float) -> float:
 
 def turnover(ledger: Ledger) -> float:
     """Sum of traded value, buys and sells, over the equity of the previous bar: buying and selling everything is 2."""
-    return float((traded_values(ledger)[1:].sum(axis=1) / ledger["equity"][:-1]).sum())
+    return float((traded_values(ledger)[1:].sum(axis=1) / equity_in_money(ledger)[:-1]).sum())
 
 
 def win_rate(profits: Sequence[float]) -> float:
@@ -126,7 +142,7 @@ def exposures(ledger: Ledger) -> tuple[FloatArray, FloatArray]:
 
     NaN if there is no equity.
     """
-    equity = np.where(ledger["equity"] > 0, ledger["equity"], np.nan)
+    equity = np.where(equity_in_money(ledger) > 0, equity_in_money(ledger), np.nan)
     worth = per_symbol(ledger, "position") * per_symbol(ledger, "close")
     return np.asarray(np.abs(worth).sum(axis=1) / equity), np.asarray(worth.sum(axis=1) / equity)
 

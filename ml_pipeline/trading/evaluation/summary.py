@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ml_pipeline.trading.accounts.ledger import Ledger, fills_of
+from ml_pipeline.trading.accounts.ledger import Ledger, equity_in_money, fills_of
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.accounts.trades import costs_of, trades_of
 from ml_pipeline.trading.evaluation import metrics, uncertainty
@@ -84,7 +84,7 @@ def relative_profits(ledger: Ledger, periods_per_year: float, rules: TradingRule
     """The profit of each trade after costs, as a fraction of the equity in the row before its first fill."""
     trades = trades_of(ledger, costs_of(ledger, rules, periods_per_year))
     rows = np.searchsorted(ledger["time"], np.array([trade.entry_time for trade in trades], dtype="datetime64[ns]"))
-    before = ledger["equity"][np.maximum(rows - 1, 0)]
+    before = equity_in_money(ledger)[np.maximum(rows - 1, 0)]
     return [trade.profit / float(equity) for trade, equity in zip(trades, before, strict=True)]
 
 

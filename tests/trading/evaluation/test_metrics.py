@@ -108,3 +108,29 @@ def test_the_hit_rate_of_bars_counts_those_that_moved_what_was_held():
     assert metrics.bar_hit_rate(LEDGER) == (0.5, 2)
     rate, bars = metrics.bar_hit_rate({**LEDGER, "position_A": np.zeros(5), "position_B": np.zeros(5)})
     assert (math.isnan(rate), bars) == (True, 0)
+
+
+def test_returns_are_time_weighted_around_money_that_moves():
+    # 100 earns 10 % and gets 50: 160. That loses half, and 30 leave: 50. That earns 20 %: 60.
+    equity, flows = np.array([100.0, 160.0, 50.0, 60.0]), np.array([0.0, 50.0, -30.0, 0.0])
+    weighted = metrics.time_weighted(equity, flows)
+    np.testing.assert_allclose(weighted, [100.0, 110.0, 55.0, 66.0])
+    np.testing.assert_allclose(metrics.returns_of(weighted), [0.1, -0.5, 0.2])
+
+
+def test_without_flows_equity_keeps_its_bits():
+    equity = np.array([100.0, 1 / 3, 7.7])
+    assert metrics.time_weighted(equity, np.array([1_000.0, 0.0, 0.0])) is equity  # money of the start is the start
+
+
+def test_an_account_that_was_emptied_goes_on_when_money_comes():
+    np.testing.assert_allclose(
+        metrics.time_weighted(np.array([100.0, 0.0, 50.0, 60.0]), np.array([0.0, -100.0, 50.0, 0.0])),
+        [100.0, 100.0, 100.0, 120.0],
+    )
+
+
+def test_exposure_and_turnover_are_fractions_of_the_money_in_the_account():
+    money = {**LEDGER, "equity": LEDGER["equity"] * 0.5, "money": LEDGER["equity"]}
+    assert metrics.turnover(money) == metrics.turnover(LEDGER)
+    np.testing.assert_array_equal(metrics.exposures(money), metrics.exposures(LEDGER))
