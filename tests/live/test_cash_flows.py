@@ -11,6 +11,7 @@ from ml_pipeline.live.brokers.broker import BrokerUnavailable
 from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.cash_flows import announce
 from ml_pipeline.live.commands.paper_trade import main
+from ml_pipeline.live.reconciliation.report import reconcile_session
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.report import ledger_of
 from ml_pipeline.live.session_files import JOURNAL_FILE, REPORT_FILE
@@ -209,3 +210,14 @@ def test_an_outage_after_the_simulated_broker_moved_the_money_moves_it_once(trad
     announce(root / "NAME", deposit=5_000.0, withdraw=None, why="more capital")
     assert session(model, root, prices=prices, broker_class=AwayAfterwards).run().asked
     assert [each.cash for _, each in booked(root)[0]] == [5_000.0]
+
+
+def test_the_backtest_moves_the_same_money(traded):
+    model, prices, root = traded
+    announce(root / "NAME", deposit=5_000.0, withdraw=None, why="more capital")
+    announce(root / "NAME", deposit=None, withdraw=3_000.0, why="rent")
+    assert session(model, root, prices=prices).run().status == "finished"
+    found = reconcile_session(root / "NAME").found
+    assert abs(found.difference) < 1e-6
+    assert not [each for each in found.attribution.causes if each.worth]
+    assert "The backtest moves the same money at the same bars: deposit, +5,000.00 in cash" in found.text

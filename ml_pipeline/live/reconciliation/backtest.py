@@ -21,7 +21,7 @@ from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.envs.prepared_market import PreparedMarket, prepare_market
 from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.features.indicators import compute_features
-from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.times import as_text
 
 Watch = Callable[[int, ReplayEnv, Any], None]
@@ -158,7 +158,14 @@ class SessionBacktest:
             closes_at_end=record.closes_at_end,
             days_at_end=float(days[-1]) if days is not None and has_last else None,
             begin_with=self._begin_with,
+            flows=self._flows,
         )
+
+    @cached_property
+    def _flows(self) -> FloatArray | None:
+        """Money that moved after each bar of an environment, (T - 1,); None if none did."""
+        moved = self.record.flows_at(self.times)[1:]
+        return np.concatenate([np.zeros(self.offset), moved]) if moved.any() else None
 
     @cached_property
     def _begin_with(self) -> BeginWith | None:

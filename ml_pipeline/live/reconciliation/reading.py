@@ -69,7 +69,7 @@ class _Journalled:
         # What was booked since the last bar is in no row yet.
         self.fills = [each for each in journal.fills_by_bar() if each[0] < len(self.bars)]
         self.charges = [each for each in journal.charges_by_bar() if each[0] < len(self.bars)]
-        self.adjustments = journal.adjustments()
+        self.adjustments = [each for each in journal.adjustments() if each[0] < len(self.bars)]
         self.decided = set(journal.decided_bars())
         self.models = journal.models()
         self.log = [json.loads(line) for line in journal.log_lines()]
@@ -105,6 +105,7 @@ def _record(folder: Path, read: _Journalled) -> RecordedSession:
         fills=[fill for _, fill in read.fills],
         fill_bars=[read.time(number) for number, _ in read.fills],
         charges=[PaidCharge(read.time(number), charge.amount, charge.what) for number, charge in read.charges],
+        flows=[PaidCharge(read.time(number), -each.cash, each.kind) for number, each in read.adjustments if each.cash],
         refusals=_refusals(read, of_log, closing_at),
         events=_events(read, of_log, closing_at),
         corrected=_market(read, policies[0], told) if corrections else None,
@@ -285,8 +286,10 @@ def _closes_at_end(read: _Journalled, at_end: np.datetime64 | None) -> bool | No
 
 
 def _notes(read: _Journalled) -> tuple[str, ...]:
-    adjusted = "; ".join(adjustment.in_words() for _, adjustment in read.adjustments)
-    notes = (f"The account changed without orders, which the backtest does not know: {adjusted}.",) if adjusted else ()
+    adjusted = "; ".join(each.in_words() for _, each in read.adjustments if each.quantity)
+    moved = "; ".join(each.in_words() for _, each in read.adjustments if not each.quantity)
+    notes = (f"Positions changed without orders, which the backtest does not know: {adjusted}.",) if adjusted else ()
+    notes += (f"The backtest moves the same money at the same bars: {moved}.",) if moved else ()
     starts = [line["settings"] for line in read.log if line["event"] == "start"]
     names = {each.name for each in fields(CostsAndLimits)}
     costs = [{name: value for name, value in settings.items() if name in names} for settings in starts]

@@ -19,7 +19,7 @@ from ml_pipeline.live.reconciliation.costs import (
 )
 from ml_pipeline.live.reconciliation.recorded import RecordedSession
 from ml_pipeline.live.record.session_log import plain
-from ml_pipeline.trading.evaluation.metrics import returns_of, sharpe
+from ml_pipeline.trading.evaluation.metrics import returns_of, sharpe, time_weighted
 from ml_pipeline.trading.evaluation.uncertainty import sharpe_standard_error
 from ml_pipeline.trading.market.times import as_text
 
@@ -77,10 +77,12 @@ class Reconciliation:
 
     @cached_property
     def sharpes(self) -> tuple[Ratio, Ratio]:
-        """(session, backtest)."""
+        """(session, backtest), of time-weighted returns."""
         per_year = self.record.market.periods_per_year
         ledgers = (self.attribution.rows, self.attribution.backtest)
-        return _ratio(ledgers[0]["equity"], per_year), _ratio(ledgers[1]["equity"], per_year)
+        flows = [self.record.flows_at(ledger["time"]) for ledger in ledgers]
+        live, tested = (time_weighted(each["equity"], flow) for each, flow in zip(ledgers, flows, strict=True))
+        return _ratio(live, per_year), _ratio(tested, per_year)
 
     @property
     def verdict(self) -> str:

@@ -15,7 +15,7 @@ from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import TradingRules
 from ml_pipeline.trading.evaluation.baselines import Act
 from ml_pipeline.trading.features.scaling import FeatureScaler
-from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.data import FloatArray, MarketData
 
 EventKind = Literal["missed", "late", "broker_away", "gap", "flatten"]
 """missed, late: nothing was decided. gap, flatten: all positions were closed, for missing bars or by a user."""
@@ -86,6 +86,7 @@ class RecordedSession:
     sizes_at_fill: whether the broker sized orders at the price of their fill. slippage_in_costs: whether the broker
     charges slippage and half the spread as costs, at the assumed price, as the simulated one does; with others they are
     in the price.
+    flows: money that came into the account or left it, which the backtest has as well; a deposit is a negative amount.
     closes_at_end: whether the last order was for the last fill of a market session (flat_at_close); None: infer it from
     the bars.
     """
@@ -98,6 +99,7 @@ class RecordedSession:
     fills: Sequence[Fill] = ()
     fill_bars: Sequence[np.datetime64] = ()
     charges: Sequence[PaidCharge] = ()
+    flows: Sequence[PaidCharge] = ()
     refusals: Sequence[RefusedOrder] = ()
     events: Sequence[SessionEvent] = ()
     corrected: MarketData | None = None
@@ -113,6 +115,13 @@ class RecordedSession:
     def rules(self) -> TradingRules:
         """The session's costs and limits, which all of its models share."""
         return self.models[0].rules
+
+    def flows_at(self, times: NDArray[np.datetime64]) -> FloatArray:
+        """What came into the account (positive) or left it in the rows of these bars, (n,)."""
+        moved = np.zeros(len(times))
+        for flow in self.flows:
+            moved[times == flow.bar] -= flow.amount
+        return moved
 
     @property
     def times(self) -> NDArray[np.datetime64]:

@@ -63,12 +63,22 @@ class RealizedFills:
 
 
 class ReplayAccount(PlainAccount):
-    """An account of the kernel in which some orders end as they did at the broker."""
+    """An account of the kernel in which some orders end as they did at the broker.
+
+    flows: (T - 1,), money that came in or went out after the orders of each bar.
+    """
 
     binding_limits: tuple[str, ...] = ()  # not tracked
     realized: RealizedFills | None = None
+    flows: FloatArray | None = None
 
     def step(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool = False) -> None:
+        self._trade(bar, weights, may_trade, closing=closing)
+        if self.flows is not None and (flow := float(self.flows[bar])):
+            self.cash += flow
+            self.equity += flow
+
+    def _trade(self, bar: int, weights: list[float], may_trade: list[bool], *, closing: bool) -> None:
         realized = self.realized
         if realized is None:
             super().step(bar, weights, may_trade, closing=closing)
@@ -132,7 +142,7 @@ class ReplayEnv(StatefulTradingEnv):
 
     closes_at_end, days_at_end: from the calendar, about the bar after the last one: whether the last order is for the
     last fill of a market session, and the days of interest at the last close. None: infer it from the bars.
-    begin_with: None: cash only.
+    begin_with: None: cash only. flows: see `ReplayAccount`.
     """
 
     _account: ReplayAccount  # type: ignore[assignment]  # it tracks no limits
@@ -148,6 +158,7 @@ class ReplayEnv(StatefulTradingEnv):
         closes_at_end: bool | None = None,
         days_at_end: float | None = None,
         begin_with: BeginWith | None = None,
+        flows: FloatArray | None = None,
     ) -> None:
         self._first_bar = first_bar
         self._realized = realized
@@ -155,6 +166,7 @@ class ReplayEnv(StatefulTradingEnv):
         self._begin_with = begin_with
         super().__init__(market, rules, window=window)
         self._account.realized = realized
+        self._account.flows = flows
         self._hold = hold_action(rules, len(market.symbols))
 
     def _bind_market(self) -> FillTables:
