@@ -97,7 +97,11 @@ class Feed(Protocol):
         """
 
     def now(self) -> np.datetime64:
-        """The time by the feed's clock, which in a replay follows the bars."""
+        """The time by the feed's clock, which in a replay follows the bars.
+
+        A session in real time compares it with the broker's, unless the feed has `has_clock = False`, because
+        it follows the bars.
+        """
 
     def close(self) -> None:
         """Close connections and files, and end threads; may be called twice."""
