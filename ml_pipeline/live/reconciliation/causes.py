@@ -10,7 +10,7 @@ import numpy as np
 
 from ml_pipeline.live.brokers.broker import OrderUpdate
 from ml_pipeline.live.reconciliation.backtest import SessionBacktest
-from ml_pipeline.live.reconciliation.orders import AssumedFills, Place, RecordedOrders
+from ml_pipeline.live.reconciliation.orders import AssumedFills, OrderFills, Place, RecordedOrders
 from ml_pipeline.live.reconciliation.recorded import RecordedSession, SentOrder
 from ml_pipeline.trading.accounts.ledger import Ledger
 
@@ -160,10 +160,18 @@ def _of_orders(record: RecordedSession, backtest: SessionBacktest, orders: Recor
         ordered = _quantity_of(order, update)
         rest_ended = status in {"canceled", "expired"}  # the only sign of a partial fill if the broker sizes orders
         is_part = status != "filled" and ordered and in_time.quantity / ordered < 1 - _ROUNDING
-        if place in orders.waited or rest_ended or is_part:
+        is_fee = not record.sizes_at_fill and _is_paid_in_kind(ordered, in_time)
+        if place in orders.waited or rest_ended or is_part or is_fee:
             evidence = f"{in_time.quantity:g} of about {ordered:g}"
+            evidence += ", since the fee was taken from what was bought" if is_fee else ""
             price = prices.get(place, np.nan)
             yield Deviation("partial_fill", *place, evidence, price, quantity=in_time.quantity)
+
+
+def _is_paid_in_kind(ordered: float, fills: OrderFills) -> bool:
+    """Whether all that a purchase lacks are its costs: the broker took its fee from what was bought."""
+    missing = (ordered - fills.quantity) * fills.price
+    return missing > 0.0 < ordered and abs(missing - fills.costs) <= _ROUNDING * ordered * fills.price
 
 
 def limit_prices(record: RecordedSession, orders: RecordedOrders) -> dict[Place, float]:

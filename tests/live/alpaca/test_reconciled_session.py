@@ -41,3 +41,25 @@ def test_a_session_that_shorts_is_explained_to_the_cent(open_broker, server, tmp
     assert "unexplained" not in causes
     assert all(each.times for each in causes.values())
     assert abs(found.attribution.rounding) < 0.005
+
+
+@pytest.mark.slow
+def test_the_fees_of_crypto_are_explained_to_the_cent(open_broker, server, tmp_path):
+    exchange, coins = server.trading.exchange, replace(STOCKS, symbols=("BTC/USD", "ETH/USD"))
+    exchange.fills = "on demand"
+    broker = open_broker(symbols=coins.symbols)
+
+    def close_bar(bars):
+        rows = zip(*(getattr(bars, name).tolist() for name in ("open", "high", "low", "close")), strict=True)
+        exchange.close_bar(dict(zip(coins.symbols, rows, strict=True)))
+
+    broker.market_closed_bar = close_bar
+    prices = write_prices(tmp_path / "prices.csv", coins, N_BARS)
+    model = deploy(tmp_path / "run", market=coins, action_mode="target_weights", allow_short=False)
+    values = {"model": model, "root": tmp_path / "live", "name": "day", "broker": "simulated", "replay": prices}
+    result = PaperTrading(paper_trade_config(values), broker=broker).run()
+
+    found = reconcile(read_session(result.folder))
+    causes = {each.cause: each for each in found.attribution.causes}
+    assert "unexplained" not in causes
+    assert abs(found.attribution.rounding) < 0.005
