@@ -15,7 +15,7 @@ class FitConfig:
     total_timesteps: int = 100_000
     """Environment steps of each training."""
     seed: int = 0
-    """Seed of all trainings."""
+    """Seed of all random numbers, the same in each training."""
 
     def __post_init__(self) -> None:
         check_count("total_timesteps", self.total_timesteps)

@@ -26,16 +26,18 @@ class VectorizedEnvConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     env_type: EnvType = "auto"
-    """DummyVecEnv: in this process; SubprocVecEnv: one worker per core; batched: all in one call; auto: measure."""
+    """Where environments are stepped. DummyVecEnv: one after another in this process; SubprocVecEnv: in one worker
+    process per core; batched: all in one call, for trading only; auto: measure, and choose the fastest."""
 
     num_envs: int = Field(4, ge=1)
-    """Number of environments, unless `n_envs` is passed; None: choose by measuring a step."""
+    """Number of environments, unless the argument `n_envs` is passed; None: choose it by measuring the time of a
+    step."""
 
     max_concurrent_envs: int = Field(MOST_ENVS, ge=1)
-    """Maximum number of environments."""
+    """Largest number of environments."""
 
     enable_monitoring: bool = True
-    """Write episode statistics to a file in the format of Stable-Baselines3's Monitor."""
+    """Write the statistics of each episode to a file in the format of Stable-Baselines3's Monitor."""
 
     def __init__(self, **values: Any) -> None:
         if values.get("num_envs", 0) is None:
@@ -96,7 +98,7 @@ class LoggingConfig:
     """Files that a `TrainerAgent` writes in addition to the run folder."""
 
     log_file: Path | None = None
-    """File for the run's messages and a progress line every `log_interval` steps; None: no file."""
+    """File for the messages of the run, and for a progress line every `log_interval` steps; None: no file."""
 
     log_interval: int = 10_000
     """Environment steps between two progress lines in the log file."""

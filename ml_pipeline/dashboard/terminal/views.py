@@ -85,7 +85,7 @@ class ShownRuns:
     """Folders of runs, run folders, or names of runs in checkpoints/; none: checkpoints/."""
 
     trials: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """List the trials of studies too; otherwise each study is one line below the table."""
+    """List the trials of studies as well; otherwise only one line per study, below the table."""
 
     def folders(self) -> tuple[Path, ...]:
         """Raises UserError if a named folder does not exist."""
