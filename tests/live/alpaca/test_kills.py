@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 import pytest
 
@@ -44,7 +45,7 @@ class Journal:
         self.cursor = cursor
 
 
-def trade(broker, journal, all_targets):
+def trade(broker, journal, all_targets, symbols=SYMBOLS):
     """Goes through the targets, from wherever the journal is."""
     for number, targets in enumerate(all_targets):
         if any(name.startswith(f"{number + 1}-") for name in journal.orders):
@@ -57,7 +58,7 @@ def trade(broker, journal, all_targets):
         if not any(name.startswith(f"{number}-") for name in journal.orders):
             requests = [
                 OrderRequest(f"{number}-{symbol}", symbol, exact(target) - journal.position(symbol), 0.1)
-                for symbol, target in zip(SYMBOLS, targets, strict=True)
+                for symbol, target in zip(symbols, targets, strict=True)
             ]
             journal.orders |= {each.client_order_id: (each, "written") for each in requests}
             journal.note(broker.submit(requests))
@@ -124,3 +125,35 @@ def test_killed_at_any_moment_the_account_ends_as_if_nothing_had_been(
     assert {symbol: journal.position(symbol) for symbol in SYMBOLS} == wanted
     sent = [name.removesuffix(".0") for name in server.trading.exchange.orders]
     assert {*sent} == {name for name, (request, _) in journal.orders.items() if request.quantity}
+
+
+# Of two pairs, whose fees are taken from what is bought.
+COINS = ("BTC/USD", "ETH/USD")
+OF_COINS = [(0.5, 0.0), (0.2, 1.5), (0.0, 0.7), (0.31, 0.0), (0.1, 0.2), (0.0, 0.9), (0.4, 0.0), (0.0, 0.25)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
+def test_killed_at_any_moment_the_fills_add_up_to_the_coins_of_the_account(open_broker, server, monkeypatch, seed):
+    journal = Journal()
+    first = open_broker(listening=False, symbols=COINS)
+    journal.book(*first.poll(None))
+    first.close()
+    kills = kill_at_times(monkeypatch, 0.15, random.Random(seed))
+    while True:
+        try:
+            broker = open_broker(listening=False, symbols=COINS)
+        except (Killed, BrokerUnavailable):
+            continue
+        try:
+            trade(broker, journal, OF_COINS, COINS)
+            break
+        except Killed:
+            continue
+        finally:
+            broker.close()
+    assert len(kills) >= 5, "nothing was tested"
+    assert {symbol: n for symbol in COINS if (n := journal.position(symbol))} == server.trading.exchange.positions
+    assert server.trading.exchange.positions == {"ETH/USD": Decimal("0.249375")}
+    paid = sum(float(each.quantity) * each.price + each.costs for each in journal.fills.values())
+    assert float(100_000 - server.trading.exchange.cash) == pytest.approx(paid, abs=1e-4)
