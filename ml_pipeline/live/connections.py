@@ -187,7 +187,7 @@ class StillUnreachable(Exception):
 def still_unreachable(why: str, most_s: float, positions: Literal["hold", "flatten"]) -> str:
     """The sentence that ends a session after `most_s` seconds of an outage."""
     done = "positions are held" if positions == "hold" else "the next start closes all positions"
-    return f"{why.rstrip(' .')}, for more than {lasting(most_s)} (unreachable_for); {done}."
+    return f"{why.rstrip(' .')}. This lasted for more than {lasting(most_s)} (unreachable_for); {done}."
 
 
 def retry_until_available(

@@ -60,7 +60,7 @@ from ml_pipeline.live.shutdown import Ended
 from ml_pipeline.live.state import SessionState
 from ml_pipeline.live.supervision.dead_mans_switch import DeadMansSwitch
 from ml_pipeline.live.supervision.heartbeat import Heartbeat
-from ml_pipeline.live.supervision.requests import Requests, ask
+from ml_pipeline.live.supervision.requests import Requests, leave_request
 from ml_pipeline.runs.folder_claim import FolderClaim
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.trained.restore import find_policy
@@ -143,7 +143,7 @@ class PaperTrading:
         """
         heartbeat = Heartbeat(self.folder)
         patience = Patience(self.config.session.unreachable_for_s, self.stop, heartbeat.beat)
-        number, self._typed = -1, None
+        number, first, self._typed = -1, "", None
         try:
             while True:
                 try:
@@ -154,10 +154,10 @@ class PaperTrading:
                     why = in_one_line(str(error))
                 reached = 0 if self._state is None else self._state.number
                 if reached > number:  # it has traded since the last failure
-                    number = reached
+                    number, first = reached, why
                     patience.reset()
                     self._alert(f"{why} Nothing is ordered meanwhile; trying again.")
-                patience.wait(why)
+                patience.wait(first)
                 self.policy = self._policy_to_trade()
         except StopWhileWaiting:
             return self._result(Ended("stopped", self._stop_reason))
@@ -265,6 +265,7 @@ class PaperTrading:
                 check_first_account(account, broker=broker.name)
             _, cursor = self._retry(partial(broker.poll, None), heartbeat)
             cash = begin_account(journal, state, account, cursor)
+            self._has_traded = True
         return broker, replace(rules, initial_cash=cash)
 
     def _record(
@@ -428,7 +429,7 @@ class PaperTrading:
         reason = still_unreachable(why, session.unreachable_for_s, positions)
         if positions == "flatten":
             try:
-                ask(self.folder, "flatten")
+                leave_request(self.folder, "flatten")
             except UserError as error:
                 reason += f" But this could not be noted: {error}"
         return Ended("failed", reason, None, asked=False, again=True)

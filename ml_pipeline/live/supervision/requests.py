@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, get_args
 from ml_pipeline.config.checks import check_choice
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line, shown_path
-from ml_pipeline.live.session_files import REQUEST_FILE
+from ml_pipeline.live.session_files import DECISION_FILE, REQUEST_FILE
 from ml_pipeline.runtime.files import alone, open_regular, written_whole
 
 Asked = Literal["stop", "flatten"]
@@ -46,6 +46,23 @@ def ask(folder: Path, what: Asked) -> None:
                 file.write(what + "\n")
     except OSError as error:
         raise UserError(f"{shown_path(path)} cannot be written: {error.strerror}.") from error
+
+
+def leave_request(folder: Path, what: Asked) -> None:
+    """As `ask`, for the next start. On a full disk, the request takes the place of decision.json, which needs no room.
+
+    Raises UserError if neither can be done.
+    """
+    try:
+        ask(folder, what)
+    except UserError as error:
+        try:
+            with open(folder / DECISION_FILE, "r+", encoding="utf-8") as file:
+                file.write(f"{what}\n")
+                file.truncate()
+            os.replace(folder / DECISION_FILE, folder / REQUEST_FILE)
+        except OSError:
+            raise error from None
 
 
 class Requests:

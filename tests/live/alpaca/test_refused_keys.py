@@ -52,7 +52,7 @@ def test_keys_that_stay_refused_end_the_session_and_the_next_start_waits_for_the
 
     assert (result.status, result.asked, result.again) == ("failed", False, True)
     assert "does not accept these keys" in result.reason
-    assert "for more than 3 minutes (unreachable_for); positions are held." in result.reason
+    assert "This lasted for more than 3 minutes (unreachable_for); positions are held." in result.reason
 
     server.faults.clear()
     fault = server.faults.answer("GET /v2/account", 401, times=2)

@@ -96,7 +96,7 @@ def test_a_broker_that_stays_away_ends_the_session_and_the_next_start_goes_on(re
 
     assert (result.status, result.asked, result.again) == ("failed", False, True)
     done = {"hold": "positions are held", "flatten": "the next start closes all positions"}[positions]
-    assert f"the line is dead, for more than 60 s (unreachable_for); {done}." in result.reason
+    assert f"the line is dead. This lasted for more than 60 s (unreachable_for); {done}." in result.reason
     assert read_state(real_time.folder).status == "failed"
     assert (real_time.folder / "request").exists() is (positions == "flatten")
 
@@ -122,7 +122,7 @@ def test_a_broker_that_is_away_at_a_start_is_waited_for_as_long(real_time, monke
     result = real_time(unreachable_for="2m").run()
 
     assert (result.status, result.again) == ("failed", True)
-    assert "for more than 2 minutes" in result.reason
+    assert "This lasted for more than 2 minutes" in result.reason
     line.mend()
     assert real_time().run().status == "finished"
 

@@ -1,5 +1,6 @@
 """The kill switch: what is asked is done even if the process dies meanwhile, and what is not understood stops."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.session_files import REQUEST_FILE
+from ml_pipeline.live.session_files import DECISION_FILE, REQUEST_FILE
 from ml_pipeline.live.supervision import requests
 from ml_pipeline.live.supervision.requests import Requests, ask
 
@@ -122,3 +123,18 @@ def test_many_who_ask_at_once_ask_to_flatten(tmp_path):
         thread.join()
     assert what(tmp_path) == "flatten"
     assert [path.name for path in tmp_path.iterdir()] == [REQUEST_FILE]
+
+
+def test_on_a_full_disk_a_request_takes_the_place_of_a_file_that_is_there(tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(requests, "written_whole", full)
+    with pytest.raises(UserError, match="request cannot be written: No space left on device"):
+        requests.leave_request(tmp_path, "flatten")
+    (tmp_path / DECISION_FILE).write_text("a longer text" * 100)
+
+    requests.leave_request(tmp_path, "flatten")
+
+    assert Requests(tmp_path).poll().what == "flatten"
+    assert (tmp_path / "request").read_text() == "flatten\n"
