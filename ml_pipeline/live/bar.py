@@ -21,6 +21,7 @@ from ml_pipeline.live.decisions.deployed_policy import ImpossibleAction
 from ml_pipeline.live.decisions.policy_runner import Decision
 from ml_pipeline.live.feeds.hours import BarCalendar
 from ml_pipeline.live.orders import closing_orders
+from ml_pipeline.live.protection import Unprotected
 from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.risk.guard import Refusal, Verdict, strongest
 from ml_pipeline.live.shutdown import ShutdownRequest
@@ -288,6 +289,24 @@ class BarProcessor:
         orders = closing_orders(held, session.quantities, session_id=session_id, bar_time=bars.time)
         session.orders.write(state.number - 1, orders, bars, state.closes.tolist())
         state.closing_ordered = state.awaiting_previous_model = True
+
+    def place_unprotected(self, refused: Sequence[Unprotected], *, closes: bool) -> None:
+        """Alert that the broker refuses the stop or target of these positions.
+
+        closes: also record orders that close them; under the rules, no position is held without its stop and target.
+        """
+        session, state = self._session, self._session.state
+        assert state.last is not None
+        done = "so it is closed" if closes else "and it is held"
+        held = {position.symbol: position.quantity for position, _ in refused} if closes else {}
+        session_id, time = session.settings.session_id, state.last.time
+        orders = closing_orders(held, session.quantities, session_id=session_id, bar_time=time)
+        with session.record.transaction():
+            for position, reason in refused:
+                sentence = f"The broker refuses a stop or target for {position.symbol}, {done}: {reason}."
+                session.record.log("alert", state.time, symbol=position.symbol, sentence=sentence)
+            session.orders.write(state.number - 1, orders, state.last, state.closes.tolist())
+            state.awaiting_previous_model = state.awaiting_previous_model or closes
 
     def _note_refusals(self, refusals: Sequence[Refusal], bars: BarSet) -> None:
         """Log the refusals of guards, and count those that are not warnings."""

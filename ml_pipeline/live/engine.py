@@ -1,7 +1,7 @@
 """The main loop of a session: handle events of the feed and requests of users, trade bars, and end the session."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -16,6 +16,7 @@ from ml_pipeline.live.connections import still_unreachable
 from ml_pipeline.live.corporate_actions import note_action
 from ml_pipeline.live.feeds.feed import CorporateAction, Correction, End, Gap
 from ml_pipeline.live.orders import OpenOrder
+from ml_pipeline.live.protection import Unprotected
 from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.shutdown import ClosingDown, Ended, ShutdownRequest
 from ml_pipeline.live.status import write_status
@@ -27,6 +28,8 @@ _CHECK_EVERY_S = 60.0
 """Longest time between two comparisons of account and books while no bar comes."""
 _LAST_ATTEMPTS = 6
 """Attempts to reach a broker after the last bar."""
+_ROUNDS = 3
+"""Attempts to protect positions while their stops and targets are being filled."""
 
 
 class TradingEngine:
@@ -49,6 +52,8 @@ class TradingEngine:
         session = self._session
         session.feed.start(after=session.state.time)
         self._bar.last.log_unlogged()
+        if session.orders.protects and session.state.begun:
+            session.attempt(self._look_and_protect)
         ended = self._follow_requests()  # whatever ended the session before may do so again
         while ended is None:
             self._beat()
@@ -153,6 +158,8 @@ class TradingEngine:
         orders.send()
         if self._bar.last.note_sent(self._arrived):
             write_status(session, self._bar.last)
+        if session.orders.protects:
+            self._look_and_protect()
 
     def _look(self) -> None:
         """Compare the clocks, and book what the broker reports. Compare account and books after fills, and every
@@ -165,6 +172,8 @@ class TradingEngine:
         if (booked and not session.orders.open) or time.monotonic() > self._checked_at + _CHECK_EVERY_S:
             self._checked_at = time.monotonic()
             check_account(session)
+        if session.orders.protects:
+            self._look_and_protect()
 
     def _settle_unsent(self) -> None:
         self._session.orders.settle_unsent(self._in_time)
@@ -176,6 +185,21 @@ class TradingEngine:
             return False
         deadline = order.closed_at + np.timedelta64(session.feed.timing.length, "ns")
         return not session.clocks.now() > deadline
+
+    def _look_and_protect(self, *, closes: bool = True) -> None:
+        """Book events, and make the protective orders at the broker fit the positions.
+
+        closes: close positions that the broker refuses to protect.
+        """
+        session = self._session
+        refused: Sequence[Unprotected] | None = None
+        for _ in range(_ROUNDS):
+            look_and_book(session)
+            if (refused := session.orders.protect(session.account)) is not None:
+                break
+        if refused:
+            self._bar.place_unprotected(refused, closes=closes)
+            session.orders.send()
 
     def _end_of_bars(self) -> Ended:
         session = self._session
@@ -267,7 +291,7 @@ class TradingEngine:
         session, state = self._session, self._session.state
         reached, flat, reason = True, True, phase.reason
         if state.begun:
-            reached = session.attempt(lambda: (cancel_and_book if cancels else look_and_book)(session))
+            reached = session.attempt(lambda: self._settle(cancels=cancels))
             flat = session.is_flat
         if not reached:
             reason += " The broker could not be reached to cancel open orders."
@@ -280,3 +304,9 @@ class TradingEngine:
         if not phase.again:
             session.requests.done("flatten" if closed_down else "stop")
         return replace(phase, reason=reason, flat=flat)
+
+    def _settle(self, *, cancels: bool) -> None:
+        """Book everything until now. Positions that are held stay protected at the broker."""
+        (cancel_and_book if cancels else look_and_book)(self._session)
+        if self._session.orders.protects:
+            self._look_and_protect(closes=False)

@@ -24,6 +24,8 @@ from ml_pipeline.live.brokers.broker import (
     QuantityRules,
     exact,
 )
+from ml_pipeline.live.portfolio import AccountBook
+from ml_pipeline.live.protection import Position, Protector, Unprotected
 from ml_pipeline.live.record.journal import MISSED, REFUSED, WRITTEN, OrderRecord
 from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.record.session_record import SessionRecord
@@ -82,10 +84,16 @@ class OpenOrder(NamedTuple):
 
 
 class OrderManager:
-    """The open orders of a session. Methods raise BrokerUnavailable if the broker does."""
+    """The open orders of a session. Methods raise BrokerUnavailable if the broker does.
 
-    def __init__(self, broker: Broker, record: SessionRecord, symbols: Sequence[str]) -> None:
+    protector: of the session; None: positions have no protective orders.
+    """
+
+    def __init__(
+        self, broker: Broker, record: SessionRecord, symbols: Sequence[str], protector: Protector | None = None
+    ) -> None:
         self._broker = broker
+        self._protector = protector if protector is not None and protector.active else None
         self._record = record
         self._journal = record.journal
         self._symbols = tuple(symbols)
@@ -105,6 +113,11 @@ class OrderManager:
     def unsent(self) -> tuple[OpenOrder, ...]:
         """The open orders that may not have been sent."""
         return tuple(each for each in self._open.values() if each.status == WRITTEN)
+
+    @property
+    def protects(self) -> bool:
+        """Whether positions have protective orders at the broker."""
+        return self._protector is not None
 
     @property
     def received(self) -> tuple[BrokerEvent, ...]:
@@ -154,8 +167,57 @@ class OrderManager:
 
     def send(self) -> None:
         """Send the recorded orders, and record the answers."""
-        if orders := [each.request for each in self.unsent]:
+        if self._protector is not None and self.unsent:
+            self._lift_protection(self._protector)
+        if orders := [self._to_send(each) for each in self.unsent]:
             self._answered(orders, self._broker.submit(orders))
+
+    def _to_send(self, order: OpenOrder) -> OrderRequest:
+        """The order as it is sent: with its price, and with the stop and target of the position that it opens."""
+        request = order.request
+        if not self._broker.sizes_at_fill and not math.isnan(order.close):
+            request = request._replace(price=order.close)
+        return request if self._protector is None else self._protector.with_exits(request, order.close)
+
+    def _lift_protection(self, protector: Protector) -> None:
+        """Cancel the protective orders of the symbols to trade.
+
+        If one has closed its position before, the order for that position is not sent: it would open another one.
+        """
+        self._poll()  # a new process then knows what protects the positions
+        protector.lift({each.request.symbol for each in self.unsent})
+        closed = self._closed_by_protection()
+        overtaken = [each for each in self.unsent if each.request.symbol in closed]
+        with self._record.transaction():
+            for each in overtaken:
+                self.note(
+                    OrderUpdate(
+                        each.request.client_order_id,
+                        each.request.symbol,
+                        "canceled",
+                        each.request.quantity,
+                        Decimal(0),
+                        each.closed_at,
+                        "its stop or target closed the position before the order was sent",
+                    )
+                )
+
+    def protect(self, account: AccountBook) -> list[Unprotected] | None:
+        """Make the protective orders at the broker fit the books, see `Protector.keep`. Positions in symbols with open
+        orders wait for their end."""
+        if self._protector is None:
+            return []
+        busy = {each.request.symbol for each in self.open}
+        held, entries = account.positions, zip(account.symbols, account.entries, strict=True)
+        positions = [Position(each, held.get(each, Decimal(0)), entry) for each, entry in entries if each not in busy]
+        return self._protector.keep(
+            positions, self._state.number, any_closed=lambda: bool(self._closed_by_protection())
+        )
+
+    def _closed_by_protection(self) -> set[str]:
+        """The symbols whose stop or target was filled, fully or in part, and that is not booked yet."""
+        self._poll()
+        return {event.symbol for event in self._events if isinstance(event, Fill) and event.exit}
 
     def settle_unsent(self, in_time: Callable[[OpenOrder], bool]) -> None:
         """Look up each order that may not have been sent. Send the orders that the broker does not have, or record
@@ -202,8 +264,9 @@ class OrderManager:
                 time.sleep(_CANCEL_LOOK_S)
 
     def look(self) -> bool:
-        """Receive the events since the last call. Returns whether there were any."""
-        return self._poll()
+        """Receive the events since the last call. Returns whether any wait for `take_events`."""
+        self._poll()
+        return bool(self._events)
 
     def take_events(self) -> list[BrokerEvent]:
         """The received events. Call it within the transaction that books them, which also saves the cursor."""
@@ -225,6 +288,8 @@ class OrderManager:
 
     def note(self, update: OrderUpdate) -> None:
         """Record the broker's update of an order. Within a transaction."""
+        if self._protector is not None and self._protector.note(update):
+            return
         name = update.client_order_id
         if not self._journal.update_order(name, update.status, filled=update.filled_quantity, reason=update.reason):
             return
@@ -260,7 +325,8 @@ class OrderManager:
 
     def knows(self, client_order_id: str) -> bool:
         """Whether the order is of this session."""
-        return client_order_id in self._open or self._journal.order(client_order_id) is not None
+        is_protective = self._protector is not None and self._protector.knows(client_order_id)
+        return is_protective or client_order_id in self._open or self._journal.order(client_order_id) is not None
 
     def _placed(self, order: OrderRecord) -> OpenOrder:
         bars, request = next(self._journal.bars(order.number)), order.request

@@ -152,6 +152,20 @@ class AccountBook:
         return sums.cash + worth_of(list(map(float, sums.holdings)), self._market.closes)
 
     @property
+    def entries(self) -> Prices:
+        """The average entry price of each position after all events, (A,); 0 without a position.
+
+        Known only under rules that act within bars.
+        """
+        if self._attempted is None:
+            return [0.0] * len(self.symbols)
+        sums, found = self._sums(), []
+        for i, (entry, quantity) in enumerate(zip(self._attempted.entries, self._holdings, strict=True)):
+            had, filled, price = float(quantity), float(sums.filled[i]), sums.prices.get(i, 0.0)
+            found.append(_STEPS.entry_price(entry, had, filled, had + filled, price) if sums.holdings[i] else 0.0)
+        return found
+
+    @property
     def ended(self) -> bool:
         """Whether an episode would end here: ruin, or a borrowing fee that could not be paid."""
         return self.margin_called or self.equity <= RUIN_FRACTION * self.rules.initial_cash
@@ -227,6 +241,9 @@ class AccountBook:
         bar = self._market.take(bars)
         if not self._begun:  # nothing is filled yet, so the prices have no effect, as in a backtest
             decided, spreads = bar.closes, self._first_spreads or bar.half_spreads
+            if self._attempted is not None:  # a position that was taken over counts as opened at this close
+                had = zip(self._holdings, bar.closes, strict=True)
+                self._attempted.entries = [close if quantity else 0.0 for quantity, close in had]
         sums, before = self._sums(), list(map(float, self._holdings))
         holdings, filled = list(map(float, sums.holdings)), list(map(float, sums.filled))
         prices = list(decided if self.rules.fill_at == "close" or not self._begun else bar.opens)

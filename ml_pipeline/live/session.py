@@ -36,8 +36,9 @@ from ml_pipeline.live.engine import TradingEngine
 from ml_pipeline.live.feeds.feed import Feed
 from ml_pipeline.live.feeds.hours import SessionTimes
 from ml_pipeline.live.model_changes import earlier_starts, keep_costs, model_to_begin_with, runner_loader
-from ml_pipeline.live.orders import OrderManager
+from ml_pipeline.live.orders import OrderManager, client_order_id
 from ml_pipeline.live.portfolio import AccountBook
+from ml_pipeline.live.protection import Protector
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.record.session_record import SessionRecord
 from ml_pipeline.live.recovery import (
@@ -255,6 +256,8 @@ class PaperTrading:
                 self._typed = getattr(broker, "account_number", None)
         stack.callback(broker.close)
         stack.enter_context(claim_account(broker, self.folder, self._say))
+        if notices := getattr(broker, "notices", ()):
+            self._say("\n".join(notices))
         if (cash := initial_cash(journal)) is None:
             account = self._retry(broker.account, heartbeat)
             quantities = broker.quantities or QuantityRules()
@@ -298,6 +301,8 @@ class PaperTrading:
             account.take_over(**state.taken_over)
         sessions = self._retry(partial(_last_month, broker), heartbeat)
         real_time = config.feed.replay is None
+        session_id, terms = str(journal.meta("session_id")), rules.terms(periods_per_year(journal, policy, feed))
+        protector = Protector(broker, record, terms, name=partial(_protection_id, session_id, state))
         return SessionComponents(
             broker=broker,
             connection=BrokerConnection(record),
@@ -312,10 +317,10 @@ class PaperTrading:
             runner=PolicyRunner(policy, feed.symbols, feed.timing, policy.calendar(feed.calendar)),
             account=account,
             guards=Guards(config.guards, feed.symbols, timing=feed.timing, sessions=sessions),
-            orders=OrderManager(broker, record, feed.symbols),
+            orders=OrderManager(broker, record, feed.symbols, protector),
             record=record,
             settings=EngineSettings(
-                session_id=str(journal.meta("session_id")),
+                session_id=session_id,
                 on_gap=config.feed.on_gap,
                 on_difference=config.session.on_difference,
                 on_error=config.session.on_error,
@@ -324,7 +329,7 @@ class PaperTrading:
                 real_time=real_time,
             ),
             rules=rules,
-            terms=rules.terms(periods_per_year(journal, policy, feed)),
+            terms=terms,
             requests=Requests(self.folder),
             session_of=SessionTimes(broker),
             undelivered=undelivered,
@@ -447,6 +452,11 @@ class PaperTrading:
 
 def _last_month(broker: Broker) -> list[TradingSession]:
     return broker.sessions(broker.now() - _MONTH, broker.now())
+
+
+def _protection_id(session_id: str, state: SessionState, symbol: str, number: int) -> str:
+    assert state.time is not None
+    return client_order_id(session_id, state.time, symbol, purpose=f"protection {number}")
 
 
 def _run(engine: TradingEngine, record: SessionRecord) -> Ended:

@@ -37,6 +37,7 @@ _KEYS = {
     "fills_since_check": "fills_since_check",
     "flow": "flow",
     "flow_growth": "flow_growth",
+    "protections": "protections",
 }
 """The saved fields, and the key of each in the journal."""
 _CHANGED_IN_PLACE = {"expired", "refusals", "other_positions", "other_orders", "awaited_splits"}
@@ -59,6 +60,7 @@ class SessionState:
     other sources. awaited_splits: symbols that have split, while the account does not show it yet. cash_rounding:
     cash that the account has beyond the books since their last comparison. fills_since_check: fills booked since then.
     flow: money that came in or went out since the latest bar. flow_growth: by how much earlier ones multiplied equity.
+    protections: of each symbol, the number of its protective orders so far, and ID and values of the one it has.
 
     Derived from the journal's bars: number: of the next bar. begun: whether the ledger has a row. last: the latest
     bars; None before the first. closes: the last close of each symbol, float64 (A,), NaN before its first.
@@ -84,6 +86,7 @@ class SessionState:
     fills_since_check: int = 0
     flow: float = 0.0
     flow_growth: float = 1.0
+    protections: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     number: int = 0
     begun: bool = False

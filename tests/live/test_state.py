@@ -33,10 +33,11 @@ SAVED = {
     "fills_since_check": 2,
     "flow": 5.0,
     "flow_growth": 1.5,
+    "protections": {"A": {"number": 1, "id": "p", "values": ["7", 95.0, None], "filled": "0"}},
 }
 KEYS = (
     *("books", "decider", "guards", "cursor", "lapsed", "closing", "follows", "decided", "unlogged", "refusals"),
-    *("taken_over", "costs_paid", "bar_columns"),
+    *("taken_over", "costs_paid", "bar_columns", "protections"),
     *("other_positions", "other_orders", "awaited_splits", "cash_rounding", "fills_since_check"),
     *("flow", "flow_growth"),
 )

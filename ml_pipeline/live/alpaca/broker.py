@@ -1,6 +1,6 @@
 """An account at Alpaca: orders are sent by REST, and their events received by stream and by polling."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
@@ -15,13 +15,15 @@ from ml_pipeline.live.alpaca.config import AlpacaConfig, Ask, check_real_money, 
 from ml_pipeline.live.alpaca.entry import AlpacaAsset, OrderEntry, asset_of
 from ml_pipeline.live.alpaca.events import OrderEvents, UpdateStream, read_cursor
 from ml_pipeline.live.alpaca.keys import find_keys
-from ml_pipeline.live.alpaca.orders import FIRST_LEG, BrokerOrder, OrderBook, Tracked, TrackedOrders, name_of
+from ml_pipeline.live.alpaca.limits import opened_by, refusals
+from ml_pipeline.live.alpaca.orders import FIRST_LEG, BrokerOrder, OrderBook, Tracked, TrackedOrders
 from ml_pipeline.live.brokers.broker import (
     SMALLEST_QUANTITY,
     AccountState,
     BrokerEvent,
     OrderRequest,
     OrderUpdate,
+    Protection,
     QuantityRules,
     TradingSession,
     UnreadableAnswer,
@@ -30,13 +32,18 @@ from ml_pipeline.trading.accounts.rules import CostsAndLimits
 from ml_pipeline.trading.market.bar_set import BarSet
 
 _UNKNOWN_SYMBOL = (404, 422)
+_NO_CLOSING_AUCTION = (
+    "fill_at close: Alpaca takes orders for the closing auction until 15:50, before the last bar of a day has closed; "
+    "orders are sent after the close of their bar, and are filled at the next price of the market"
+)
 
 
 class AlpacaBroker:
     """Alpaca's paper account, or with `real_money` its live account.
 
     Every call ends within seconds, or raises BrokerUnavailable. Only the caller's thread sends orders.
-    account_number: as on Alpaca's page; also the `account_id`.
+    account_number: as on Alpaca's page; also the `account_id`. protects: positions get a stop or target, and are whole
+    shares. notices: for the user, at the start of a session.
     """
 
     name = "alpaca"
@@ -50,9 +57,12 @@ class AlpacaBroker:
         *,
         real_money: bool,
         account_number: str,
+        protects: bool = False,
     ) -> None:
         self.real_money = real_money
         self.account_number = self.account_id = account_number
+        self._protects = protects
+        self.notices: tuple[str, ...] = ()
         self._rest = rest
         self._book = OrderBook(rest)
         self._hours = ExchangeClock(rest)
@@ -76,8 +86,10 @@ class AlpacaBroker:
         )
 
     def account(self) -> AccountState:
-        """Cash, equity and positions. The next `poll` also requests the activities that may have led to them."""
+        """Cash, equity and positions. The next `poll` also requests the stops, targets and activities that may have led
+        to them."""
         self._activities.ask_now()
+        self._events.ask_now()
         account = self._rest.get("/account")
         positions = self._positions()
         try:
@@ -94,8 +106,8 @@ class AlpacaBroker:
         An order through zero whose second part was never sent is not included: submit it again.
         """
         if client_order_ids is None:
-            listed = [*self._book.ask_open(), *self._filled_elsewhere()]
-            names = dict.fromkeys(name_of(order.client_order_id) for order in listed)
+            listed = [*self._book.ask_open_legs(), *(order.client_order_id for order in self._filled_elsewhere())]
+            names = dict.fromkeys(map(self._tracked.owner, listed))
             return [self._tracked.update(self._tracked.get(name) or self._stranger(name)) for name in names]
         self._entry.learn_earlier_orders()
         found = []
@@ -105,23 +117,39 @@ class AlpacaBroker:
                     self._book.ask(leg)
             if self._tracked.legs(name):
                 tracked = self._tracked.track_found(name)
-                if not self._is_half_sent(tracked):
+                if not self._tracked.is_half_sent(tracked):
                     found.append(self._tracked.update(tracked))
         return found
 
     def submit(self, orders: Sequence[OrderRequest]) -> list[OrderUpdate]:
+        """As `Broker.submit`. What the account does not allow is rejected before anything is sent."""
         if not orders:
             return []
         positions = self._positions()
         self._fees.note_account(positions)
         self._fees.note_sent(order.symbol for order in orders)
-        return self._entry.submit(orders, positions)
+        new = [order for order in orders if not self._tracked.legs(order.client_order_id)]
+        opens = any(opened_by(order, positions.get(order.symbol, Decimal(0))) for order in new)
+        refused = refusals(new, positions, self._rest.get("/account")) if opens else {}
+        sent = self._entry.submit([order for order in orders if order.client_order_id not in refused], positions)
+        answers = {update.client_order_id: update for update in sent}
+        for order in orders:
+            if (reason := refused.get(order.client_order_id)) is not None:
+                answers[order.client_order_id] = self._entry.rejected(order, reason)
+        return [answers[order.client_order_id] for order in orders]
 
     def cancel(self, client_order_ids: Sequence[str]) -> None:
         self._entry.cancel(client_order_ids)
 
+    def protect(self, protections: Sequence[Protection]) -> list[OrderUpdate]:
+        return [self._entry.protect(each) for each in protections]
+
+    def unprotect(self, symbols: Collection[str]) -> None:
+        self._entry.unprotect(symbols)
+
     def market_closed_bar(self, bars: BarSet) -> None:
-        """Does nothing: the market fills the orders."""
+        """The market fills the orders; the next `poll` requests all stops and targets that it may have reached."""
+        self._events.ask_now()
 
     def poll(self, cursor: str | None) -> tuple[list[BrokerEvent], str | None]:
         """The events of orders that this process sent or looked up, and of those in the cursor.
@@ -161,7 +189,8 @@ class AlpacaBroker:
             try:
                 asset = asset_of(self._rest.get(f"/assets/{quote(symbol, safe='')}"))
                 # Without the slash, orders and positions would have another name than the session.
-                self._assets[symbol] = asset._replace(tradable=asset.tradable and asset.is_crypto == is_pair(symbol))
+                tradable = asset.tradable and asset.is_crypto == is_pair(symbol)
+                self._assets[symbol] = asset._replace(tradable=tradable, protected=self._protects)
             except Refused as refused:
                 if refused.status not in _UNKNOWN_SYMBOL:
                     raise
@@ -199,17 +228,11 @@ class AlpacaBroker:
         if self._earlier is None:
             self._earlier = {order.client_order_id for order in recent}
         new = [order for order in recent if order.filled and order.client_order_id not in self._earlier]
-        return [order for order in new if self._tracked.get(name_of(order.client_order_id)) is None]
+        return [order for order in new if self._tracked.get(self._tracked.owner(order.client_order_id)) is None]
 
     def _stranger(self, name: str) -> Tracked:
         """An order of another source, whose events are not reported."""
         return Tracked(name, "", 0, legs=self._tracked.legs(name))
-
-    def _is_half_sent(self, tracked: Tracked) -> bool:
-        """Whether an earlier process sent only the first of two parts, and it is filled."""
-        orders = self._tracked.found(tracked)
-        is_first = [order.client_order_id for order in orders] == [tracked.client_order_id + FIRST_LEG]
-        return is_first and orders[0].status == "filled" and not tracked.rest and tracked.quantity is None
 
 
 def open_alpaca(
@@ -222,12 +245,10 @@ def open_alpaca(
     """The paper account, or the live one after `confirm_real_money`; close it at the end.
 
     symbols: to trade; their assets are requested now, not with the first order. rules: of the session. ask: asks the
-    user on a terminal; None if there is none. Raises UserError for rules that the account cannot follow, missing or
-    refused keys, a blocked account or an unknown symbol, and BrokerUnavailable.
+    user on a terminal; None if there is none. Raises UserError for missing or refused keys, a blocked account or an
+    unknown symbol, and BrokerUnavailable.
     """
     check_real_money(config)
-    if rules is not None:
-        _check_rules(rules)
     keys = find_keys(live=config.live)
     rest = RestClient(keys, live=config.live, url=config.alpaca_url, timeout_s=config.alpaca_timeout_s)
     try:
@@ -250,10 +271,13 @@ def open_alpaca(
             ),
             real_money=config.live,
             account_number=number,
+            protects=rules is not None and (rules.stop_loss is not None or rules.take_profit is not None),
         )
     except BaseException:
         rest.close()
         raise
+    if rules is not None and rules.fill_at == "close":
+        broker.notices = (_NO_CLOSING_AUCTION,)
     try:
         unknown = [symbol for symbol in symbols if not broker.asset(symbol).tradable]
         if unknown:
@@ -262,17 +286,13 @@ def open_alpaca(
                 "Alpaca has; name such symbols, pairs with a slash (BTC/USD), or use the simulated broker."
             )
         if any(map(is_pair, symbols)):
+            if broker._protects:
+                raise UserError(
+                    "stop_loss and take_profit are orders at Alpaca, which has none for crypto; train without "
+                    "them, or use the simulated broker."
+                )
             broker._fees.begin()
     except BaseException:
         broker.close()
         raise
     return broker
-
-
-def _check_rules(rules: CostsAndLimits) -> None:
-    for name in ("stop_loss", "take_profit"):
-        if getattr(rules, name) is not None:
-            raise UserError(
-                f"{name} closes positions within a bar, but no such order is sent to Alpaca; train without {name}, or "
-                "use the simulated broker."
-            )

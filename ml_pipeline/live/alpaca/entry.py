@@ -1,19 +1,29 @@
 """Send the session's orders to Alpaca, so that none is accepted twice and none is lost."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from decimal import ROUND_DOWN, ROUND_HALF_UP, ROUND_UP, Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ml_pipeline.live.alpaca.client import Refused, RestClient
-from ml_pipeline.live.alpaca.orders import FIRST_LEG, BrokerOrder, OrderBook, Tracked, TrackedOrders, number, path_of
+from ml_pipeline.live.alpaca.orders import (
+    EXIT,
+    FIRST_LEG,
+    BrokerOrder,
+    OrderBook,
+    Tracked,
+    TrackedOrders,
+    number,
+    path_of,
+)
 from ml_pipeline.live.brokers.broker import (
     SMALLEST_QUANTITY,
     BrokerUnavailable,
     OrderRequest,
     OrderUpdate,
+    Protection,
     QuantityRules,
     exact,
     quantity_text,
@@ -33,6 +43,7 @@ class AlpacaAsset(NamedTuple):
     """What the account may do with a symbol.
 
     step, smallest: of quantities. tick: of limit prices; None: cents, or below one dollar, hundredths of a cent.
+    protected: its positions have a stop or target at Alpaca.
     """
 
     tradable: bool
@@ -42,6 +53,7 @@ class AlpacaAsset(NamedTuple):
     step: Decimal = SMALLEST_QUANTITY
     smallest: Decimal = SMALLEST_QUANTITY
     tick: Decimal | None = None
+    protected: bool = False
 
 
 _STOCK = AlpacaAsset(tradable=True, fractionable=True, shortable=True)
@@ -64,9 +76,9 @@ class OrderPlan(NamedTuple):
 def plan_order(order: OrderRequest, asset: AlpacaAsset, position: Decimal) -> OrderPlan:
     """The orders that Alpaca accepts for an order, if the account holds `position` of the symbol.
 
-    Quantities are rounded down to whole shares, except for long positions in fractionable assets. Alpaca accepts no
-    order that goes through zero, that is, sells more than is held and shorts the rest, or the reverse. The position is
-    then closed by an order with the suffix `FIRST_LEG`, and the rest follows under the ID itself.
+    Quantities are rounded down to whole shares, except for unprotected long positions in fractionable assets. Alpaca
+    accepts no order that goes through zero, that is, sells more than is held and shorts the rest, or the reverse. The
+    position is then closed by an order with the suffix `FIRST_LEG`, and the rest follows under the ID itself.
     """
     if not asset.tradable:
         return OrderPlan((), f"{order.symbol} cannot be traded at Alpaca")
@@ -93,18 +105,22 @@ def _opening(quantity: Decimal, asset: AlpacaAsset) -> tuple[Decimal, str]:
     """A quantity that enlarges a position, and how it was changed."""
     if quantity < 0 and not asset.shortable:
         return Decimal(0), "it cannot be sold short at Alpaca"
-    whole = quantity < 0 or not asset.fractionable
-    if not whole:
+    if quantity > 0 and asset.fractionable and not asset.protected:
         return quantity, ""
-    reason = "shorts are whole shares" if quantity < 0 else "Alpaca has no fractions of it"
-    return _rounded(quantity, reason)
+    return _rounded(quantity, _why_whole(asset, is_short=quantity < 0))
 
 
 def _reducing(quantity: Decimal, asset: AlpacaAsset) -> tuple[Decimal, str]:
     """A quantity that reduces a position, and how it was changed; shorts are bought back in whole shares."""
-    if asset.fractionable and quantity < 0:
+    if quantity < 0 and asset.fractionable and not asset.protected:
         return quantity, ""
-    return _rounded(quantity, "shorts are whole shares" if asset.fractionable else "Alpaca has no fractions of it")
+    return _rounded(quantity, _why_whole(asset, is_short=asset.fractionable and quantity > 0))
+
+
+def _why_whole(asset: AlpacaAsset, *, is_short: bool) -> str:
+    if is_short:
+        return "shorts are whole shares"
+    return "stops and targets are for whole shares" if asset.fractionable else "Alpaca has no fractions of it"
 
 
 def _rounded(quantity: Decimal, reason: str) -> tuple[Decimal, str]:
@@ -120,11 +136,14 @@ def order_fields(
     limit_price: float | None,
     *,
     asset: AlpacaAsset = _STOCK,
+    exits: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The fields of an order for Alpaca's server, market or limit. Numbers are exact, as text.
 
     Orders of shares are valid for the day. Alpaca has no such orders of crypto: they are good until canceled, which the
     session does at its next decision.
+    exits: from `exit_fields`, of the position that it opens. They are active when the order is filled, and are valid as
+    long as the order: good until canceled for a market order, which waits for no price.
     """
     side = "buy" if quantity > 0 else "sell"
     fields = {
@@ -135,9 +154,35 @@ def order_fields(
         "time_in_force": "gtc" if asset.is_crypto else "day",
         "client_order_id": client_order_id,
     }
+    if exits:
+        group = {"order_class": "bracket" if len(exits) == 2 else "oto", **exits}
+        fields |= group if limit_price is not None else {**group, "time_in_force": "gtc"}
     if limit_price is None:
         return fields
     return {**fields, "type": "limit", "limit_price": f"{_tick(limit_price, quantity, asset.tick):f}"}
+
+
+def exit_fields(position: Decimal, stop_price: float | None, target_price: float | None) -> dict[str, Any]:
+    """The fields of the stop and the target of a position; empty without prices.
+
+    Prices are on Alpaca's grid such that a trade on the grid reaches them exactly if it reaches the given prices.
+    """
+    fields: dict[str, Any] = {}
+    if target_price is not None:
+        fields["take_profit"] = {"limit_price": f"{_tick(target_price, -position, None):f}"}
+    if stop_price is not None:
+        fields["stop_loss"] = {"stop_price": f"{_tick(stop_price, position, None):f}"}
+    return fields
+
+
+def protection_fields(client_order_id: str, symbol: str, position: Decimal, exits: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an order that protects a position, good until canceled. exits: from `exit_fields`."""
+    fields = {**order_fields(client_order_id, symbol, -position, None), "time_in_force": "gtc"}
+    if len(exits) == 2:
+        return {**fields, "type": "limit", "order_class": "oco", **exits}
+    if "stop_loss" in exits:
+        return {**fields, "type": "stop", **exits["stop_loss"]}
+    return {**fields, "type": "limit", **exits["take_profit"]}
 
 
 def _tick(price: float, quantity: Decimal, tick: Decimal | None) -> Decimal:
@@ -204,14 +249,55 @@ class OrderEntry:
         for name in client_order_ids:
             if (tracked := self._tracked.get(name)) is not None:
                 tracked.rest = Decimal(0)
-            for leg in self._tracked.legs(name) or [name, name + FIRST_LEG]:
+            for leg in self._tracked.legs(name) or self._tracked.legs(name + EXIT) or [name, name + FIRST_LEG]:
                 order = self._book.get(leg) or self._book.ask(leg)
                 if order is not None:
-                    self._tracked.track_found(name)
+                    self._tracked.track_found(self._tracked.owner(leg))
                     if not order.ended:
                         self._cancel(order)
                         legs.append(leg)
         self._wait_for(legs)
+
+    def protect(self, protection: Protection) -> OrderUpdate:
+        """Send a protective order unless Alpaca has it. It covers whole shares."""
+        name, symbol = protection.client_order_id + EXIT, protection.symbol
+        if (known := self._book.get(name) or self._book.ask(name)) is not None:
+            if not known.ended:
+                self._book.ask(name)
+            return self._tracked.update(self._tracked.track_found(name))
+        position = protection.quantity.quantize(_WHOLE, ROUND_DOWN)
+        reason: str | None = "Alpaca protects whole shares only, and there is no whole one"
+        if position:
+            exits = exit_fields(position, protection.stop_price, protection.target_price)
+            tracked = self._tracked.track(name, symbol=symbol)
+            reason = self._post_fields(tracked, name, protection_fields(name, symbol, position, exits))
+        if reason is None:
+            return self._tracked.update(self._tracked.track_found(name))
+        self._tracked.untrack(name)
+        now = np.datetime64(time.time_ns(), "ns")
+        return OrderUpdate(
+            protection.client_order_id, symbol, "rejected", -protection.quantity, Decimal(0), now, reason
+        )
+
+    def unprotect(self, symbols: Collection[str]) -> None:
+        """Cancel what protects the positions in these symbols, and wait until it has ended."""
+        for order in self._book.ask_open():
+            if order.client_order_id.endswith(EXIT):
+                self._tracked.track_found(order.client_order_id)
+        self._tracked.track_groups()
+        self._book.refresh(self._open_exits(symbols))
+        legs = self._open_exits(symbols)
+        for leg in legs:
+            if (order := self._book.get(leg)) is not None and not order.ended:
+                self._cancel(order)
+        self._wait_for(legs)
+        if left := self._open_exits(symbols):
+            raise BrokerUnavailable(f"Alpaca is still canceling the stop or target {left[0]}.")
+
+    def _open_exits(self, symbols: Collection[str]) -> list[str]:
+        """The orders at Alpaca that protect these symbols and have not ended."""
+        exits = [order for each in self._tracked if each.is_exit for order in self._tracked.found(each)]
+        return [order.client_order_id for order in exits if order.symbol in symbols and not order.ended]
 
     def send_second_legs(self, names: Iterable[str]) -> None:
         """Send the second parts of orders through zero whose first parts have closed the position."""
@@ -224,7 +310,7 @@ class OrderEntry:
                 tracked.note = "the position was not closed, so the rest of the order was not sent"
                 continue
             try:
-                refusal = self._post(tracked, tracked.client_order_id, rest)
+                refusal = self._post(tracked, tracked.client_order_id, rest, opens=True)
             except BrokerUnavailable:
                 tracked.rest = rest
                 raise
@@ -239,18 +325,19 @@ class OrderEntry:
             return self._tracked.update(self._tracked.track_found(name))
         tracked = self._tracked.track(name, symbol=order.symbol)
         tracked.limit_price = None if order.closing else order.limit_price
+        tracked.stop_price, tracked.target_price = order.stop_price, order.target_price
         if (first := self._book.get(name + FIRST_LEG)) is not None:
             return self._go_on(tracked, order, first)
         terms = plan_order(order, self._asset(order.symbol), position)
         if not terms.legs:
             if order.closing and self._book.ask(name) is not None:  # it has closed the position
                 return self._tracked.update(self._tracked.track_found(name))
-            return self._rejected(order, terms.note)
+            return self.rejected(order, terms.note)
         (leg, quantity), *second = terms.legs
         tracked.quantity, tracked.note = terms.quantity, terms.note
-        refusal = self._post(tracked, leg, quantity)
+        refusal = self._post(tracked, leg, quantity, opens=not position)
         if refusal is not None:
-            return self._rejected(order, refusal)
+            return self.rejected(order, refusal)
         tracked.rest = second[0][1] if second else Decimal(0)
         return self._tracked.update(tracked)
 
@@ -265,7 +352,14 @@ class OrderEntry:
         tracked.rest, tracked.note, tracked.quantity = rest.quantity, rest.note, closed + rest.quantity
         return self._tracked.update(tracked)
 
-    def _post(self, tracked: Tracked, leg: str, quantity: Decimal) -> str | None:
+    def _post(self, tracked: Tracked, leg: str, quantity: Decimal, *, opens: bool) -> str | None:
+        """Send one order, as `_post_fields`. opens: it opens a position."""
+        exits = exit_fields(quantity, tracked.stop_price, tracked.target_price) if opens else {}
+        asset = self._asset(tracked.symbol)
+        fields = order_fields(leg, tracked.symbol, quantity, tracked.limit_price, asset=asset, exits=exits)
+        return self._post_fields(tracked, leg, fields)
+
+    def _post_fields(self, tracked: Tracked, leg: str, fields: Mapping[str, Any]) -> str | None:
         """Send one order. Returns Alpaca's reason if it is refused.
 
         Raises BrokerUnavailable if it is unknown whether it was accepted: `orders` shows that later, and the ID
@@ -273,12 +367,9 @@ class OrderEntry:
         """
         if leg not in tracked.legs:
             tracked.legs.append(leg)
-        asset = self._asset(tracked.symbol)
-        fields = order_fields(leg, tracked.symbol, quantity, tracked.limit_price, asset=asset)
         tracked.tried_at = time.monotonic()
         try:
-            answer = self._rest.post("/orders", fields)
-            self._book.note_order(answer)
+            self._book.note_group(self._rest.post("/orders", fields))
         except Refused as refused:
             if not _is_duplicate(refused):
                 tracked.legs.remove(leg)
@@ -290,7 +381,7 @@ class OrderEntry:
                 raise BrokerUnavailable(f"{unavailable} It is unknown whether it accepted order {leg}.") from None
         return None
 
-    def _rejected(self, order: OrderRequest, reason: str) -> OrderUpdate:
+    def rejected(self, order: OrderRequest, reason: str) -> OrderUpdate:
         self._tracked.untrack(order.client_order_id)
         now = np.datetime64(time.time_ns(), "ns")
         return OrderUpdate(order.client_order_id, order.symbol, "rejected", order.quantity, Decimal(0), now, reason)

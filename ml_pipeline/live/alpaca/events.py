@@ -26,11 +26,14 @@ from ml_pipeline.live.alpaca.orders import (
     fill_of_rest,
     fills_of,
     name_of,
+    told_name,
 )
 from ml_pipeline.live.brokers.broker import BrokerEvent
 
 _VERSION = 1
 _ASK_FOR_ORDERS_EVERY_S = 0.2
+_ASK_FOR_EXITS_EVERY_S = 2.0
+"""Stops and targets are open for weeks, and the stream reports their fills."""
 _CLOCKS_DIFFER = np.timedelta64(5, "s")
 """Largest difference between Alpaca's clock and that of order times."""
 
@@ -194,7 +197,11 @@ class OrderEvents:
         self._stream = stream
         self._now = now
         self._run = secrets.token_hex(8)
-        self._asked_at = -np.inf
+        self._asked_at = self._asked_for_exits_at = -np.inf
+
+    def ask_now(self) -> None:
+        """Make the next call request stops and targets, which may have led to a state of the account."""
+        self._asked_for_exits_at = -np.inf
 
     def since(self, told: EventCursor) -> tuple[list[BrokerEvent], EventCursor]:
         """The unreported events, and the cursor after them."""
@@ -205,8 +212,11 @@ class OrderEvents:
             for order in self._book.ask_recent(told.after):
                 if order.submitted > told.after:
                     self._tracked.track_found(name_of(order.client_order_id))
+        self._tracked.track_groups()
         news = [each for each in self._tracked if self._may_have_news(each, told)]
         self._ask_for([each for each in news if not self._tracked.has_ended(each)])
+        self._tracked.track_groups()  # with legs that the answers have shown
+        news = [each for each in self._tracked if self._may_have_news(each, told)]
         self._entry.send_second_legs([each.client_order_id for each in news])
         events: list[BrokerEvent] = []
         after = EventCursor(self._run, self._tracked.number, self._latest(told.after))
@@ -231,16 +241,19 @@ class OrderEvents:
         return told.run != self._run or tracked.number > told.number
 
     def _ask_for(self, tracked: Sequence[Tracked]) -> None:
-        if tracked and (
-            self._stream.listening_since is None or time.monotonic() > self._asked_at + _ASK_FOR_ORDERS_EVERY_S
-        ):
-            self._book.refresh(leg for each in tracked for leg in each.legs)
-            self._asked_at = time.monotonic()
+        now = time.monotonic()
+        orders, exits = ([each for each in tracked if each.is_exit == is_exit] for is_exit in (False, True))
+        wanted = list[Tracked]()
+        if orders and (self._stream.listening_since is None or now > self._asked_at + _ASK_FOR_ORDERS_EVERY_S):
+            wanted, self._asked_at = orders, now
+        if exits and now > self._asked_for_exits_at + _ASK_FOR_EXITS_EVERY_S:
+            wanted, self._asked_for_exits_at = [*wanted, *exits], now
+        self._book.refresh(leg for each in wanted for leg in each.legs)
 
     def _events(self, tracked: Tracked, request: ReportedOrder) -> list[BrokerEvent]:
         """The unreported events of one order; marks them as reported in `request`."""
         events: list[BrokerEvent] = []
-        named = tracked.client_order_id
+        named = told_name(tracked.client_order_id)
         for order in self._tracked.found(tracked):
             told = request.legs.setdefault(order.client_order_id, Reported())
             fills, has_gap = fills_of(order, told, self._book.executions(order.order_id), named=named)
@@ -248,8 +261,12 @@ class OrderEvents:
                 self._book.ask_executions([order])
                 more, has_gap = fills_of(order, told, self._book.executions(order.order_id), named=named)
                 fills += more
-            events += [*fills, fill_of_rest(order, told, named=named)] if has_gap else fills
-        if request.legs:
+            fills += [fill_of_rest(order, told, named=named)] if has_gap else []
+            events += [fill._replace(exit=True) for fill in fills] if tracked.is_exit else fills
+        is_told = (
+            tracked.client_order_id in tracked.legs if tracked.is_exit else not self._tracked.is_half_sent(tracked)
+        )
+        if request.legs and is_told:
             update = self._tracked.update(tracked)
             filled = sum((told.filled for told in request.legs.values()), Decimal(0))
             if (update.status, filled) != (request.status, request.filled):

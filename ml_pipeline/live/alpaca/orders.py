@@ -32,6 +32,9 @@ _NOT_FOUND = 404
 _EXECUTED = ("fill", "partial_fill")
 FIRST_LEG = ".0"
 """Suffix of the first of two orders: an order through zero is split, and the first one closes the position."""
+EXIT = ".x"
+"""Suffix of orders that protect a position. Alpaca names the legs of a group itself: its first order tells them."""
+_GROUPS = ("bracket", "oco", "oto")
 _UNKNOWN_FOR_S = 60.0
 """If an order whose answer was lost is still unknown after this time, it was never accepted."""
 _KEPT = 2_000
@@ -148,6 +151,7 @@ class OrderBook:
         self._rest = rest
         self._orders: dict[str, BrokerOrder] = {}
         self._executions: dict[str, dict[Decimal, Execution]] = {}
+        self._legs: dict[str, list[str]] = {}  # of a group, by its first order
         self._changed = threading.Condition()
 
     def get(self, client_order_id: str) -> BrokerOrder | None:
@@ -159,8 +163,14 @@ class OrderBook:
         with self._changed:
             return dict(self._executions.get(order_id, {}))
 
+    def legs_of(self, client_order_id: str) -> list[str]:
+        """The IDs of the orders that Alpaca made of this one: the stop and the target of a group."""
+        with self._changed:
+            return list(self._legs.get(client_order_id, ()))
+
     def forget(self, client_order_id: str) -> None:
         with self._changed:
+            self._legs.pop(client_order_id, None)
             if (order := self._orders.pop(client_order_id, None)) is not None:
                 self._executions.pop(order.order_id, None)
 
@@ -174,9 +184,12 @@ class OrderBook:
             self._note(order)
 
     def note_order(self, answer: Mapping[str, Any]) -> BrokerOrder:
-        order = order_of(answer)
+        order, legs = order_of(answer), [order_of(leg) for leg in answer.get("legs") or ()]
         with self._changed:
-            self._note(order)
+            if legs:
+                self._legs[order.client_order_id] = [leg.client_order_id for leg in legs]
+            for each in (order, *legs):
+                self._note(each)
             return self._orders[order.client_order_id]
 
     def _note(self, order: BrokerOrder) -> None:
@@ -195,14 +208,29 @@ class OrderBook:
     def ask(self, client_order_id: str) -> BrokerOrder | None:
         """Request the order with this ID; None if Alpaca has none."""
         try:
-            return self.note_order(self._rest.get("/orders:by_client_order_id", {"client_order_id": client_order_id}))
+            answer = self._rest.get("/orders:by_client_order_id", {"client_order_id": client_order_id})
         except Refused as refused:
             if refused.status == _NOT_FOUND:
                 return None
             raise
+        return self.note_group(answer)
+
+    def note_group(self, answer: Mapping[str, Any]) -> BrokerOrder:
+        """Add an order. If it is the first one of a group, whose legs the answer lacks, request them."""
+        order, known = self.note_order(answer), [leg for legs in self._legs.values() for leg in legs]
+        is_first = answer.get("order_class") in _GROUPS and order.client_order_id not in known
+        if is_first and not self.legs_of(order.client_order_id):
+            return self.note_order(self._rest.get(path_of(order), {"nested": "true"}))
+        return order
 
     def ask_open(self) -> list[BrokerOrder]:
         return self._list({"status": "open"})
+
+    def ask_open_legs(self) -> list[str]:
+        """Request the open orders. Returns their IDs, with those of the open legs of groups."""
+        first = self.ask_open()
+        legs = [self._orders[leg] for order in first for leg in self.legs_of(order.client_order_id)]
+        return [order.client_order_id for order in (*first, *legs) if not order.ended]
 
     def ask_recent(self, after: np.datetime64 | None = None) -> list[BrokerOrder]:
         """Request the latest orders of the account, or those sent after a time; at most 500."""
@@ -216,6 +244,7 @@ class OrderBook:
         known = [self.get(each) for each in wanted]
         sent = [order.submitted for order in known if order is not None]
         listed = {order.client_order_id for order in self.ask_recent(_before(min(sent)))} if sent else set()
+        listed |= {leg for each in listed for leg in self.legs_of(each)}
         for each in wanted:
             if each not in listed:
                 self.ask(each)
@@ -242,7 +271,7 @@ class OrderBook:
 
     def _list(self, parameters: Mapping[str, str]) -> list[BrokerOrder]:
         answer = self._rest.get(
-            "/orders", {**parameters, "limit": str(_MOST_ORDERS), "direction": "desc", "nested": "false"}
+            "/orders", {**parameters, "limit": str(_MOST_ORDERS), "direction": "desc", "nested": "true"}
         )
         return [self.note_order(each) for each in answer if each.get("symbol")]
 
@@ -257,6 +286,8 @@ class Tracked:
 
     legs: IDs of its orders at Alpaca. rest: quantity to send after the first of two is filled. quantity: total that was
     sent; None if an earlier process sent it. note: how it differs from the session's order.
+    stop_price, target_price: of the position that it opens. An ID that ends with `EXIT` stands for what protects the
+    position of that order: legs of its group, or orders of their own.
     """
 
     client_order_id: str
@@ -266,8 +297,14 @@ class Tracked:
     quantity: Decimal | None = None
     rest: Decimal = Decimal(0)
     limit_price: float | None = None
+    stop_price: float | None = None
+    target_price: float | None = None
     note: str = ""
     tried_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_exit(self) -> bool:
+        return self.client_order_id.endswith(EXIT)
 
 
 class TrackedOrders:
@@ -306,12 +343,29 @@ class TrackedOrders:
             return "" if tracked is None else tracked.symbol
         return next((order.symbol for order in self.found(tracked)), "")
 
+    def track_groups(self) -> None:
+        """Track the legs of every known group, which protect the position of its first order."""
+        for tracked in self:
+            name = tracked.client_order_id
+            if tracked.is_exit:
+                tracked.legs += [leg for leg in self.legs(name) if leg not in tracked.legs]
+            elif legs := self._book.legs_of(name):
+                self.track(name + EXIT, symbol=tracked.symbol, legs=legs)
+
+    def owner(self, leg: str) -> str:
+        """The ID of the tracked order that this order at Alpaca belongs to; of another source, its own."""
+        exits = (tracked.client_order_id for tracked in self if tracked.is_exit and leg in tracked.legs)
+        return next(exits, name_of(leg))
+
     def untrack(self, name: str) -> None:
         self._tracked.pop(name, None)
 
     def legs(self, name: str) -> list[str]:
         """The known IDs of its orders at Alpaca."""
-        return [leg for leg in (name + FIRST_LEG, name) if self._book.get(leg) is not None]
+        found = [leg for leg in (name + FIRST_LEG, name) if self._book.get(leg) is not None]
+        if name.endswith(EXIT):
+            found += [*self._book.legs_of(name), *self._book.legs_of(told_name(name))]
+        return found
 
     def found(self, tracked: Tracked) -> list[BrokerOrder]:
         """The known orders at Alpaca for it."""
@@ -320,6 +374,8 @@ class TrackedOrders:
     def update(self, tracked: Tracked) -> OrderUpdate:
         """The combined state of its parts; at least one must be known."""
         orders = self.found(tracked)
+        if tracked.is_exit:
+            return self._exit_update(tracked, orders)
         filled = sum((order.sign * order.filled for order in orders), Decimal(0))
         quantity = tracked.quantity
         if quantity is None:
@@ -332,9 +388,28 @@ class TrackedOrders:
         last = max(orders, key=lambda order: order.updated)
         return OrderUpdate(tracked.client_order_id, last.symbol, status, quantity, filled, last.updated, tracked.note)
 
+    def _exit_update(self, tracked: Tracked, orders: Sequence[BrokerOrder]) -> OrderUpdate:
+        """The combined state of a stop and a target, of which one cancels the other."""
+        filled = sum((order.sign * order.filled for order in orders), Decimal(0))
+        status: OrderStatus = "partly_filled" if filled else "accepted"
+        if self.has_ended(tracked):
+            status = "filled" if any(order.status == "filled" for order in orders) else orders[-1].status
+        last = max(orders, key=lambda order: order.updated)
+        quantity = last.sign * max(order.quantity for order in orders)
+        named = told_name(tracked.client_order_id)
+        return OrderUpdate(named, last.symbol, status, quantity, filled, last.updated, tracked.note)
+
     def has_ended(self, tracked: Tracked) -> bool:
         """Whether its state is final."""
+        if self.is_half_sent(tracked) and time.monotonic() < tracked.tried_at + _UNKNOWN_FOR_S:
+            return False  # the session may still send its second part
         return bool(tracked.legs) and not tracked.rest and all(self.leg_has_ended(leg) for leg in tracked.legs)
+
+    def is_half_sent(self, tracked: Tracked) -> bool:
+        """Whether an earlier process sent only the first of two parts, and it is filled."""
+        orders = self.found(tracked)
+        is_first = [order.client_order_id for order in orders] == [tracked.client_order_id + FIRST_LEG]
+        return is_first and orders[0].status == "filled" and not tracked.rest and tracked.quantity is None
 
     def leg_has_ended(self, leg: str) -> bool:
         order = self._book.get(leg)
@@ -353,8 +428,13 @@ class TrackedOrders:
 
 
 def name_of(leg: str) -> str:
-    """The session's ID of an order at Alpaca."""
+    """The ID under which an order at Alpaca is tracked."""
     return leg.removesuffix(FIRST_LEG)
+
+
+def told_name(name: str) -> str:
+    """The session's ID of a tracked order."""
+    return name.removesuffix(EXIT)
 
 
 def _before(time: np.datetime64) -> np.datetime64:

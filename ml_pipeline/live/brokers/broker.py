@@ -3,10 +3,10 @@
 Quantities are signed: positive buys, negative sells. They are decimals; money and prices are floats. Times are UTC.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_FLOOR, Decimal
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -57,6 +57,9 @@ class OrderRequest(NamedTuple):
     and no limit applies.
     targets: weights of all symbols of the decision, in their order; set on one of its orders if symbols without an
     order count in the sum that `max_gross` limits. Only for a broker with `sizes_at_fill`.
+    price: the close of the decision, if known, to estimate its value.
+    stop_price, target_price: of a position that this order opens; only for a broker that `ProtectsPositions`, which
+    then protects the position from its first fill on.
     """
 
     client_order_id: str
@@ -66,6 +69,22 @@ class OrderRequest(NamedTuple):
     limit_price: float | None = None
     closing: bool = False
     targets: tuple[float, ...] | None = None
+    price: float | None = None
+    stop_price: float | None = None
+    target_price: float | None = None
+
+
+class Protection(NamedTuple):
+    """The stop loss and the take profit of one position, as an order at the broker, good until canceled.
+
+    client_order_id: as of an order. quantity: signed, of the position. stop_price, target_price: None: no such rule.
+    """
+
+    client_order_id: str
+    symbol: str
+    quantity: Decimal
+    stop_price: float | None
+    target_price: float | None
 
 
 class OrderUpdate(NamedTuple):
@@ -289,3 +308,23 @@ class Broker(Protocol):
 
     def close(self) -> None:
         """Close connections and end threads. Orders and positions are unchanged."""
+
+
+@runtime_checkable
+class ProtectsPositions(Protocol):
+    """A broker that closes positions at a stop or a target by itself, also while this program does not run.
+
+    It reports fills with `exit`, under the ID of the protection, or of the order that opened the position.
+    """
+
+    def protect(self, protections: Sequence[Protection]) -> list[OrderUpdate]:
+        """Send protective orders. Returns the first state of each, which may be a rejection.
+
+        A protection with a known ID is not accepted again; its current state is returned.
+        """
+
+    def unprotect(self, symbols: Collection[str]) -> None:
+        """Cancel the protective orders of these symbols, and wait until they have ended.
+
+        Raises BrokerUnavailable if one is still open.
+        """

@@ -209,7 +209,7 @@ def _event(told: list[Any]) -> BrokerEvent:
 
 
 def _order_row(order: StoredOrder) -> tuple[Any, ...]:
-    name, symbol, quantity, weight, limit_price, closing, targets = order.request
+    name, symbol, quantity, weight, limit_price, closing, targets = order.request[:7]
     told = None if targets is None else json.dumps(targets)
     limit = None if limit_price is None else float(limit_price)
     sent = (name, order.number, symbol, float(quantity), float(weight), limit, int(closing), told, _ns(order.arrives))

@@ -12,6 +12,7 @@ charge: amount, what, days
 corporate_action: symbol, kind, begins, factor, what, sentence
 adjustment: kind, symbol, quantity, cash, what, sentence
 difference: rows (what, books, broker), sentence
+protection: client_order_id, symbol, quantity, stop_price, target_price, status, reason
 refusal: guard, symbol, value, limit, sentence
 gap, correction, late, missed, alert, broker_away, broker_back: sentence, and fields of the event
 model: from, to, why. retrain: state and figures. stop: why, flat
@@ -45,6 +46,7 @@ Event = Literal[
     "model",
     "retrain",
     "difference",
+    "protection",
     "broker_away",
     "broker_back",
     "stop",

@@ -294,15 +294,6 @@ def test_a_symbol_that_alpaca_does_not_have_is_refused_at_the_start(server):
         open_alpaca(config_for(server), symbols=["AAPL", "EURUSD", "BTCUSD"])
 
 
-@pytest.mark.parametrize("name", ["stop_loss", "take_profit"])
-def test_rules_that_the_account_does_not_keep_are_refused(server, name):
-    from ml_pipeline.live.alpaca.broker import open_alpaca
-    from ml_pipeline.trading.accounts.rules import CostsAndLimits
-
-    with pytest.raises(UserError, match=f"{name} closes positions within a bar, but no such order is sent to Alpaca"):
-        open_alpaca(config_for(server), rules=CostsAndLimits(**{name: 0.05}))
-
-
 def test_a_cursor_of_another_broker_is_refused(broker):
     with pytest.raises(UserError, match="it began with another broker"):
         broker.poll("17")

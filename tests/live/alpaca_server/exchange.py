@@ -22,7 +22,7 @@ class Rejection(Exception):
         self.status, self.body = status, {"code": code, "message": message}
 
 
-@dataclass
+@dataclass(eq=False)
 class Order:
     client_order_id: str
     symbol: str
@@ -33,6 +33,11 @@ class Order:
     submitted_at: str
     order_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     status: str = "new"
+    valid: str = "day"
+    order_class: str = ""
+    stop_price: Decimal | None = None
+    parent: "Order | None" = None
+    legs: list["Order"] = field(default_factory=list)
     filled: Decimal = Decimal(0)
     value: Decimal = Decimal(0)
     changed_at: dict[str, str] = field(default_factory=dict)
@@ -45,7 +50,17 @@ class Order:
     def sign(self) -> int:
         return 1 if self.side == "buy" else -1
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def group(self) -> list["Order"]:
+        first = self.parent or self
+        return [first, *first.legs]
+
+    @property
+    def is_exit(self) -> bool:
+        """Whether it closes what its group has opened, or what the account holds."""
+        return self.parent is not None or self.order_class == "oco"
+
+    def as_json(self, *, nested: bool = False) -> dict[str, Any]:
         average = None if not self.filled else text((self.value / self.filled).quantize(Decimal("1e-9")))
         return {
             "id": self.order_id,
@@ -60,16 +75,16 @@ class Order:
             "qty": text(self.quantity),
             "filled_qty": text(self.filled),
             "filled_avg_price": average,
-            "order_class": "",
+            "order_class": self.order_class,
             "order_type": self.kind,
             "type": self.kind,
             "side": self.side,
-            "time_in_force": "gtc" if "/" in self.symbol else "day",
+            "time_in_force": self.valid,
             "limit_price": None if self.limit_price is None else text(self.limit_price),
-            "stop_price": None,
+            "stop_price": None if self.stop_price is None else text(self.stop_price),
             "status": self.status,
             "extended_hours": False,
-            "legs": None,
+            "legs": [leg.as_json() for leg in self.legs] if nested and self.legs else None,
         }
 
 
@@ -85,6 +100,7 @@ class Exchange:
         self.publish = publish
         self.cash = Decimal(100_000)
         self.multiplier = Decimal(2)
+        self.day_trades = 0
         self.prices: dict[str, object] = {}
         self.assets: dict[str, dict[str, object]] = {}
         self.fills: Literal["at once", "on demand"] = "at once"
@@ -108,7 +124,8 @@ class Exchange:
     @property
     def buying_power(self) -> Decimal:
         gross = sum((abs(q) * self.price(symbol) for symbol, q in self.positions.items()), Decimal(0))
-        held = sum((self._opening(order) * self.price(order.symbol) for order in self._open()), Decimal(0))
+        opening = [order for order in self._open() if not order.is_exit]
+        held = sum((self._opening(order) * self.price(order.symbol) for order in opening), Decimal(0))
         return max(self.multiplier * self.equity - gross - held, Decimal(0))
 
     def _open(self) -> list[Order]:
@@ -123,8 +140,9 @@ class Exchange:
     def submit(self, fields: Mapping[str, Any]) -> Order:
         with self.lock:
             order = self._checked(fields)
-            self.orders[order.client_order_id] = order
-            self.tell(order, "new")
+            for each in order.group:
+                self.orders[each.client_order_id] = each
+                self.tell(each, each.status if each.status == "held" else "new")
             if self.fills == "at once" and order.kind == "market":
                 self.fill(order.client_order_id)
             return order
@@ -143,17 +161,80 @@ class Exchange:
             raise Rejection(422, 42210000, f"asset {symbol} is not tradable")
         if quantity <= 0 or quantity != quantity.quantize(Decimal("1e-9")):
             raise Rejection(422, 42210000, "qty must be > 0 and have at most 9 decimals")
+        if fields["side"] not in ("buy", "sell"):
+            raise Rejection(422, 42210000, "invalid order")
         if "/" in symbol:
             _check_crypto(fields, quantity, asset)
-        elif fields["side"] not in ("buy", "sell") or fields.get("time_in_force") != "day":
-            raise Rejection(422, 42210000, "invalid order")
-        limit = Decimal(str(fields["limit_price"])) if fields["type"] == "limit" else None
-        tick = Decimal("0.01") if limit is None or limit >= 1 else Decimal("0.0001")
-        if "/" not in symbol and limit is not None and limit != limit.quantize(tick):
-            raise Rejection(422, 42210000, f"invalid limit_price {limit}. sub-penny increment does not fulfill minimum")
-        order = Order(name, symbol, str(fields["side"]), quantity, str(fields["type"]), limit, moment())
+        order = self._order(name, fields, quantity)
+        if "/" not in symbol:
+            for each in order.group:
+                _check_prices(each)
+            self._check_group(order)
+        self._check_wash_trade(order)
         self._check_position(order, asset)
         return order
+
+    def _order(self, name: str, fields: Mapping[str, Any], quantity: Decimal) -> Order:
+        """The order, with the legs that Alpaca makes of it."""
+        order_class, kind, valid = str(fields.get("order_class") or ""), str(fields["type"]), fields["time_in_force"]
+        symbol, side = str(fields["symbol"]), str(fields["side"])
+        take, stop = fields.get("take_profit"), fields.get("stop_loss")
+        limit, at = (fields.get(each) for each in ("limit_price", "stop_price"))
+        if order_class == "oco":
+            limit = (take or {}).get("limit_price")
+        order = Order(
+            *(name, symbol, side, quantity, kind, _decimal(limit), moment()),
+            valid=str(valid),
+            order_class="" if order_class == "simple" else order_class,
+            stop_price=_decimal(at),
+        )
+        if order.valid not in ("day", "gtc", "ioc", "opg", "cls") or kind not in ("market", "limit", "stop"):
+            raise Rejection(422, 42210000, "invalid order")
+        has = (take is not None) + (stop is not None)
+        if order.order_class not in ("", "oco", "bracket", "oto"):
+            raise Rejection(422, 42210000, "invalid order_class")
+        if has != {"": 0, "oto": 1}.get(order.order_class, 2) or (order_class == "oco" and kind != "limit"):
+            raise Rejection(422, 42210000, f"invalid order of class {order_class}")
+        exits = {"buy": "sell", "sell": "buy"}[side]
+        wanted = []
+        if take is not None and order_class != "oco":
+            wanted.append((exits, "limit", _decimal(take["limit_price"]), None))
+        if stop is not None:
+            wanted.append((side if order_class == "oco" else exits, "stop", None, _decimal(stop["stop_price"])))
+        for leg_side, leg_kind, leg_limit, leg_stop in wanted:
+            leg = Order(str(uuid.uuid4()), symbol, leg_side, quantity, leg_kind, leg_limit, order.submitted_at)
+            leg.valid, leg.order_class, leg.stop_price = order.valid, order.order_class, leg_stop
+            leg.parent, leg.status = order, "held"
+            order.legs.append(leg)
+        return order
+
+    def _check_group(self, order: Order) -> None:
+        """What Alpaca documents of fractions, advanced orders and auctions."""
+        if order.quantity % 1:
+            if order.valid != "day":
+                raise Rejection(422, 42210000, "fractional orders must be DAY orders")
+            if order.order_class:
+                raise Rejection(422, 42210000, "fractional orders must be simple orders")
+        if order.order_class and order.valid not in ("day", "gtc"):
+            raise Rejection(422, 42210000, "bracket orders must be DAY or GTC orders")
+        if order.order_class == "oco" and self.positions.get(order.symbol, Decimal(0)) * order.sign >= 0:
+            raise Rejection(422, 42210000, "oco orders must be exit orders")
+        bases = [self.price(order.symbol), *(each.limit_price for each in order.group if each.limit_price is not None)]
+        for each in order.group:
+            if each.stop_price is None:
+                continue
+            if any((base - each.stop_price) * each.sign > Decimal("-0.01") for base in bases):
+                word = "greater" if each.sign < 0 else "less"
+                raise Rejection(422, 42210000, f"stop price must not be {word} than base price / 1.001")
+
+    def _check_wash_trade(self, order: Order) -> None:
+        """Alpaca takes no order against an open one of the other side that it could meet."""
+        for each in self._open():
+            if each.symbol != order.symbol or each.sign == order.sign or each.status == "held":
+                continue
+            limits = (each.limit_price, order.limit_price)
+            if None in limits or (limits[0] - limits[1]) * order.sign <= 0:  # type: ignore[operator]
+                raise Rejection(403, 40310000, "potential wash trade detected. use complex orders")
 
     def _check_position(self, order: Order, asset: Mapping[str, object]) -> None:
         position = self.positions.get(order.symbol, Decimal(0))
@@ -162,8 +243,12 @@ class Exchange:
             raise Rejection(403, 40310000, f"asset {order.symbol} is not fractionable")
         if position * order.sign < 0:
             held = sum(
-                (each.left for each in self._open() if each.symbol == order.symbol and each.sign == order.sign),
-                Decimal(0),
+                (
+                    each.left
+                    for each in self._open()
+                    if each.symbol == order.symbol and each.sign == order.sign and each.parent is None
+                ),
+                self._held_by_brackets(order),
             )
             available = abs(position) - held
             if order.quantity > available:
@@ -178,6 +263,12 @@ class Exchange:
             raise Rejection(422, 42210000, f"asset {order.symbol} cannot be sold short")
         if order.quantity * self.price(order.symbol) > self.buying_power:
             raise Rejection(403, 40310000, "insufficient buying power")
+
+    def _held_by_brackets(self, order: Order) -> Decimal:
+        """Shares that legs of filled entries hold; a stop and a target of one group hold the same ones."""
+        legs = [each for each in self._open() if each.symbol == order.symbol and each.sign == order.sign]
+        groups = {id(each.parent): each.left for each in legs if each.parent and each.parent.sign != each.sign}
+        return sum(groups.values(), Decimal(0))
 
     def fill(self, client_order_id: str, quantity: object = None, price: object = None) -> None:
         """Fill all that is left of an order, or a part, at the price of its symbol or another one."""
@@ -219,6 +310,21 @@ class Exchange:
                 )
             more = {"execution_id": execution, "price": text(paid), "qty": text(part), "position_qty": text(position)}
             self.tell(order, event, at, more)
+            self._move_group(order)
+
+    def _move_group(self, order: Order) -> None:
+        """After a fill: an entry activates its legs, and an exit cancels the other, or reduces it to what is left."""
+        if not order.is_exit:
+            if order.status == "filled":
+                for leg in order.legs:
+                    leg.status = "held" if leg.kind == "stop" and len(order.legs) > 1 else "new"
+            return
+        for other in order.group:
+            if other is not order and other.is_exit and other.status in (*OPEN, "pending_cancel"):
+                if order.status == "filled":
+                    self._end(other, "canceled")
+                else:
+                    other.quantity = order.left
 
     def _fee(self, order: Order, part: Decimal, price: Decimal) -> Decimal:
         """What crypto costs, of the credited asset: of coins at once, of dollars with `post_fees`."""
@@ -246,11 +352,19 @@ class Exchange:
         """A bar of each symbol (open, high, low, close): open orders are filled at its open, or at their limit if the
         bar trades through it; prices are then those of its close."""
         with self.lock:
-            for order in self._open():
-                if order.symbol not in bars:
+            # An entry fills before its legs, and if a bar reaches stop and target, the stop counts.
+            for order in sorted(self._open(), key=lambda order: (order.is_exit, order.stop_price is None)):
+                if order.symbol not in bars or order.status not in (*OPEN, "pending_cancel"):
+                    continue
+                if order.parent is not None and order.parent.status != "filled" and not order.parent.is_exit:
                     continue
                 start, high, low, _ = (Decimal(str(each)) for each in bars[order.symbol])
-                limit = order.limit_price
+                limit, stop = order.limit_price, order.stop_price
+                if stop is not None:
+                    worst = low if order.sign < 0 else high
+                    if (worst - stop) * order.sign >= 0:
+                        self.fill(order.client_order_id, price=min(start, stop) if order.sign < 0 else max(start, stop))
+                    continue
                 if limit is None or (start - limit) * order.sign <= 0:
                     self.fill(order.client_order_id, price=start)
                 elif (low if order.sign > 0 else high) * order.sign < limit * order.sign:
@@ -262,10 +376,15 @@ class Exchange:
             order = self.orders[client_order_id]
             if order.status not in (*OPEN, "pending_cancel"):
                 raise Rejection(422, 42210000, f'order is already in "{order.status}" state')
-            order.status = status
-            at = moment()
-            order.changed_at |= {"updated_at": at, f"{'failed' if status == 'rejected' else status}_at": at}
-            self.tell(order, status)
+            for each in order.group:
+                if each.status in (*OPEN, "pending_cancel"):
+                    self._end(each, status if each is order else "canceled")
+
+    def _end(self, order: Order, status: str) -> None:
+        order.status = status
+        at = moment()
+        order.changed_at |= {"updated_at": at, f"{'failed' if status == 'rejected' else status}_at": at}
+        self.tell(order, status)
 
     def charge(self, amount: object, kind: str = "FEE", description: str = "") -> str:
         """Money that the account pays; returns the id of the activity."""
@@ -331,6 +450,16 @@ def _check_crypto(fields: Mapping[str, Any], quantity: Decimal, asset: Mapping[s
         raise Rejection(422, 42210000, "invalid qty increment")
     if "limit_price" in fields and Decimal(str(fields["limit_price"])) % Decimal(str(rules["price_increment"])):
         raise Rejection(422, 42210000, "invalid limit_price increment")
+
+
+def _check_prices(order: Order) -> None:
+    for name, price in (("limit_price", order.limit_price), ("stop_price", order.stop_price)):
+        if price is not None and price != price.quantize(Decimal("0.01") if price >= 1 else Decimal("0.0001")):
+            raise Rejection(422, 42210000, f"invalid {name} {price}. sub-penny increment does not fulfill minimum")
+
+
+def _decimal(value: object) -> Decimal | None:
+    return None if value is None else Decimal(str(value))
 
 
 def text(number: Decimal) -> str:

@@ -75,6 +75,8 @@ class Trading:
                 "portfolio_value": text(exchange.equity),
                 "buying_power": text(exchange.buying_power),
                 "multiplier": text(exchange.multiplier),
+                "daytrade_count": exchange.day_trades,
+                "pattern_day_trader": False,
                 "trading_blocked": self.blocked,
                 "account_blocked": False,
                 "trade_suspended_by_user": False,
@@ -108,16 +110,19 @@ class Trading:
             found = [order for order in found if order.status in OPEN or order.status == "pending_cancel"]
         if "after" in asked:
             found = [order for order in found if order.submitted_at > asked["after"]]
-        return JSONResponse([order.as_json() for order in found[: int(asked.get("limit", "50"))]])
+        nested = asked.get("nested") == "true"
+        if nested:
+            found = [order for order in found if order.parent is None or order.parent not in found]
+        return JSONResponse([order.as_json(nested=nested) for order in found[: int(asked.get("limit", "50"))]])
 
     def submit(self, request: Request) -> Response:
-        return JSONResponse(self.exchange.submit(request.state.content).as_json())
+        return JSONResponse(self.exchange.submit(request.state.content).as_json(nested=True))
 
     def order_by_client_id(self, request: Request) -> Response:
         return _found(self.exchange.orders.get(request.query_params["client_order_id"]))
 
     def order(self, request: Request) -> Response:
-        return _found(self._by_id(request))
+        return _found(self._by_id(request), nested=request.query_params.get("nested") == "true")
 
     def cancel(self, request: Request) -> Response:
         order = self._by_id(request)
@@ -182,7 +187,7 @@ class Trading:
         return JSONResponse(found)
 
 
-def _found(order: Order | None) -> Response:
+def _found(order: Order | None, *, nested: bool = False) -> Response:
     if order is None:
         return JSONResponse({"code": 40410000, "message": "order not found for the id"}, 404)
-    return JSONResponse(order.as_json())
+    return JSONResponse(order.as_json(nested=nested))
