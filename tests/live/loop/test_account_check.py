@@ -13,8 +13,10 @@ from ml_pipeline.live import account_check
 from ml_pipeline.live.account_check import compare
 from ml_pipeline.live.brokers.broker import AccountState, Adjustment, OrderRequest, QuantityRules
 from ml_pipeline.live.brokers.simulated import SimulatedBroker
+from ml_pipeline.live.components import EngineSettings
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE
+from ml_pipeline.trading.market.bar_set import BarSet
 from tests.live.loop.sessions import backtest, deploy, session, trade, write_prices
 from tests.live.loop.test_trading_loop import at_bar, events_of
 
@@ -242,6 +244,50 @@ def test_in_real_time_what_differs_is_looked_at_for_two_seconds(monkeypatch):
     session.broker.account = lambda: AccountState(1_000.0, 0.0, 0.0, {"A": answers.pop(0)})
     assert compare(session).rows == []
     assert answers == []
+
+
+@pytest.mark.parametrize("what", ["cash", "deposit"])
+def test_between_two_bars_the_account_is_compared_every_minute(tmp_path, replay, monkeypatch, what):
+    """No bar comes after what happens: the session stops, or books it, in the rounds that wait for bars."""
+    model, prices = replay
+    monkeypatch.setattr(
+        "ml_pipeline.live.session.EngineSettings", lambda **named: EngineSettings(**in_real_time(named))
+    )
+    monkeypatch.setattr(account_check, "_SETTLES_WITHIN_S", 0.0)
+    monkeypatch.setattr("ml_pipeline.live.engine._CHECK_EVERY_S", 0.0)
+    n_seen, n_idle, booked = [0], [0], []
+
+    def in_real_time(named: dict[str, Any]) -> dict[str, Any]:
+        return {**named, "real_time": True}
+
+    def next_item(feed, timeout_s):
+        if n_seen[0] == 20 and n_idle[0] < 3:
+            if not n_idle[0]:
+                loses_cash(broker[0]) if what == "cash" else adjust("deposit", cash=500.0)(broker[0])
+            else:
+                told = events_of(tmp_path / "live" / "NAME", "adjustment")
+                booked.append([each["kind"] for each in told])
+            n_idle[0] += 1
+            return None
+        item = feed.next(timeout_s)
+        n_seen[0] += isinstance(item, BarSet)
+        return item
+
+    broker: list[SimulatedBroker] = []
+
+    class Kept(SimulatedBroker):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            broker.append(self)
+
+    result = trade(model, tmp_path / "live", prices, broker_class=Kept, next_item=next_item)
+
+    if what == "cash":
+        assert (result.status, result.asked, n_seen, n_idle) == ("stopped", False, [20], [1])
+        assert "cash" in result.reason
+    else:
+        assert result.status == "finished", result.reason
+        assert booked == [["deposit"], ["deposit"]]
 
 
 class Killed(BaseException):
