@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.feeds.feed import CorporateAction
@@ -37,7 +38,10 @@ def note_action(session: SessionComponents, action: CorporateAction, waiting: Se
         before, runner = session.runner.state(), session.runner
         calendar = runner.policy.calendar(session.feed.calendar)
         session.runner = PolicyRunner(runner.policy, session.symbols, session.feed.timing, calendar)
-        session.runner.observe_all([*adjusted_bars(journal, session.symbols), *waiting])
+        try:
+            session.runner.observe_all([*adjusted_bars(journal, session.symbols), *waiting])
+        except UserError as error:
+            session.failure = str(error)
         session.runner.set_state(before)
 
 

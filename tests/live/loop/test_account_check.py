@@ -290,6 +290,43 @@ def test_between_two_bars_the_account_is_compared_every_minute(tmp_path, replay,
         assert booked == [["deposit"], ["deposit"]]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_together_the_books_equal_the_account_within_a_bar(tmp_path, replay, seed):
+    """Deposits, withdrawals, fees, splits and trades by hand at random bars, up to three at once."""
+    model, prices = replay
+    random = np.random.default_rng(seed)
+    accounts: list[AccountState] = []
+    n_unexplained: list[int] = []
+
+    class Eventful(SimulatedBroker):
+        def market_closed_bar(self, bars):
+            super().market_closed_bar(bars)
+            n = 0
+            happens = len(accounts) > 10 and random.random() < 0.3  # after the first decision
+            for i in range(int(random.integers(1, 4)) if happens else 0):
+                what, held = random.choice(["money", "split", "by hand"]), self.account().positions.get("A")
+                if what == "money":
+                    self.adjust(
+                        Adjustment(f"{bars.time}{i}", "deposit", "", Decimal(0), random.normal(0, 300), "", TIME)
+                    )
+                elif what == "split" and held:
+                    self.adjust(Adjustment(f"{bars.time}{i}", "split", "A", held, 0.0, "2 for 1", TIME))
+                elif what == "by hand":
+                    self._account.adjust(0, Decimal("0.5"), -50.0, splits=False)
+                    n = 1
+            n_unexplained.append(n)
+            accounts.append(self.account())
+
+    folder = trade(model, tmp_path / "live", prices, broker_class=Eventful, on_difference="take-over").folder
+
+    assert len(events_of(folder, "difference")) == sum(n_unexplained)
+    rows = list(csv.DictReader((folder / LEDGER_FILE).read_text().splitlines()))
+    for row, account, n in list(zip(reversed(rows), reversed(accounts), reversed(n_unexplained), strict=False)):
+        if not n:  # what is taken over is in the next row
+            assert float(row["cash"]) == pytest.approx(account.cash, abs=0.01)
+            assert float(row["position_A"]) == pytest.approx(float(account.positions.get("A", 0)))
+
+
 class Killed(BaseException):
     """Stands for SIGKILL."""
 
