@@ -71,7 +71,7 @@ def book(session: SessionComponents, event: BrokerEvent) -> None:
     entry = entry_of(session, event)
     if entry is None:
         if isinstance(event, Notice):
-            record.log("alert", session.state.time, notice_id=event.notice_id, sentence=event.sentence)
+            record.log("alert", session.state.time, guard="notice", notice_id=event.notice_id, sentence=event.sentence)
         elif isinstance(event, Fill):
             _log_foreign(session, event)
     elif isinstance(entry, Adjustment):
@@ -123,7 +123,7 @@ def _log_foreign(session: SessionComponents, fill: Fill) -> None:
         f"An order that is not of this session traded {quantity_text(fill.quantity)} {fill.symbol} at "
         f'{fill.price:g} in the account ("{fill.client_order_id}").'
     )
-    session.record.log("alert", session.state.time, **fill._asdict(), sentence=sentence)
+    session.record.log("alert", session.state.time, guard="foreign_trade", **fill._asdict(), sentence=sentence)
 
 
 def _log_fill(fill: Fill, record: SessionRecord, orders: OrderManager) -> None:

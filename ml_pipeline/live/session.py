@@ -385,7 +385,7 @@ class PaperTrading:
             record.log_now("retrain", None, **event.as_json())
 
         def tell(sentence: str) -> None:
-            record.log_now("alert", None, sentence=sentence)
+            record.log_now("alert", None, guard="model", sentence=sentence)
 
         retrained = RetrainedSession(
             folder=self.folder,

@@ -155,7 +155,7 @@ class Sender:
 
 
 class Alerts:
-    """Sends events; the same guard or kind of event at most once per interval, with a count.
+    """Sends events; each guard and each kind of event at most once per interval, with a count.
 
     Without a sender it does nothing. It never raises, and waits only in `close`, for some seconds.
     As a context manager it also sends an error that ends the session before anything else tells its end.
@@ -194,7 +194,7 @@ class Alerts:
             return
         left_out = 0
         if not alert.always:
-            key = f"{event} {values.get('guard', '')}"
+            key = f"{event} {values.get('guard') or values.get('kind') or ''}"
             sent, now = self._sent.get(key), self._clock()
             if sent is not None and now - sent.at_s < self._every_s:
                 self._sent[key] = sent._replace(left_out=sent.left_out + 1)

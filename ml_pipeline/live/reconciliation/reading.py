@@ -288,8 +288,11 @@ def _closes_at_end(read: _Journalled, at_end: np.datetime64 | None) -> bool | No
 def _notes(read: _Journalled) -> tuple[str, ...]:
     adjusted = "; ".join(each.in_words() for _, each in read.adjustments if each.quantity)
     moved = "; ".join(each.in_words() for _, each in read.adjustments if not each.quantity)
-    notes = (f"Positions changed without orders, which the backtest does not know: {adjusted}.",) if adjusted else ()
-    notes += (f"The backtest moves the same money at the same bars: {moved}.",) if moved else ()
+    notes: tuple[str, ...] = ()
+    if adjusted:
+        notes += (f"Positions changed without orders, which the backtest does not know: {adjusted}.",)
+    if moved:
+        notes += (f"The backtest moves the same money at the same bars: {moved}.",)
     starts = [line["settings"] for line in read.log if line["event"] == "start"]
     names = {each.name for each in fields(CostsAndLimits)}
     costs = [{name: value for name, value in settings.items() if name in names} for settings in starts]

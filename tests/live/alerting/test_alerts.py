@@ -75,6 +75,16 @@ def test_the_same_guard_is_told_once_in_a_while_with_a_count():
     ]
 
 
+def test_what_happens_to_the_account_is_told_apart_by_its_kind():
+    inbox = Inbox()
+    alerts = Alerts("s", [inbox], clock=Clock())
+    for kind in ("split", "deposit", "deposit"):
+        alerts.tell("adjustment", BAR, {"kind": kind, "sentence": f"Booked: {kind}."})
+    for kind in ("clock", "foreign_trade", "notice"):
+        alerts.tell("alert", BAR, {"guard": kind, "sentence": f"See {kind}."})
+    assert inbox.texts == ["Booked: split.", "Booked: deposit.", "See clock.", "See foreign_trade.", "See notice."]
+
+
 def test_the_end_is_told_always_and_with_what_was_not():
     inbox = Inbox()
     alerts = Alerts("s", [inbox], clock=Clock())
