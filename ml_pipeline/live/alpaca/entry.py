@@ -7,17 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ml_pipeline.live.alpaca.activities import read_number
 from ml_pipeline.live.alpaca.client import Refused, RestClient
-from ml_pipeline.live.alpaca.orders import (
-    EXIT,
-    FIRST_LEG,
-    BrokerOrder,
-    OrderBook,
-    Tracked,
-    TrackedOrders,
-    number,
-    path_of,
-)
+from ml_pipeline.live.alpaca.orders import EXIT, FIRST_LEG, BrokerOrder, OrderBook, Tracked, TrackedOrders, path_of
 from ml_pipeline.live.brokers.broker import (
     SMALLEST_QUANTITY,
     BrokerUnavailable,
@@ -25,6 +17,7 @@ from ml_pipeline.live.brokers.broker import (
     OrderUpdate,
     Protection,
     QuantityRules,
+    UnreadableAnswer,
     exact,
     quantity_text,
 )
@@ -196,17 +189,28 @@ def _tick(price: float, quantity: Decimal, tick: Decimal | None) -> Decimal:
 
 
 def asset_of(answer: Mapping[str, Any]) -> AlpacaAsset:
-    """Parse an asset from Alpaca's server; only stocks, ETFs and crypto count as tradable."""
+    """Parse an asset from Alpaca's server; only stocks, ETFs and crypto count as tradable. Raises UnreadableAnswer."""
     kind = answer.get("class", _SHARES)
     is_active = answer.get("status", "active") == "active"
     tradable = kind in (_SHARES, _CRYPTO) and bool(answer.get("tradable")) and is_active
     asset = AlpacaAsset(tradable, bool(answer.get("fractionable")), bool(answer.get("shortable")))
     if kind != _CRYPTO:
         return asset
-    step, smallest = (number(answer.get(name)) for name in ("min_trade_increment", "min_order_size"))
-    tick = number(answer.get("price_increment"))
-    step = step or SMALLEST_QUANTITY
-    return asset._replace(is_crypto=True, shortable=False, step=step, smallest=max(step, smallest), tick=tick or None)
+    step = _positive(answer, "min_trade_increment") or SMALLEST_QUANTITY
+    smallest, tick = _positive(answer, "min_order_size") or step, _positive(answer, "price_increment")
+    return asset._replace(is_crypto=True, shortable=False, step=step, smallest=max(step, smallest), tick=tick)
+
+
+def _positive(answer: Mapping[str, Any], name: str) -> Decimal | None:
+    """A positive number of an asset; None if Alpaca names none. Raises UnreadableAnswer."""
+    if answer.get(name) is None:
+        return None
+    try:
+        if (value := read_number(answer, name)) > 0:
+            return value
+        raise ValueError(f"its {name} is {value}, but must be above 0")
+    except ValueError as error:
+        raise UnreadableAnswer(f"Alpaca's asset {answer.get('symbol')} cannot be read: {error}.") from None
 
 
 class OrderEntry:

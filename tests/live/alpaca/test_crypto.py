@@ -7,7 +7,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.alpaca import asset_fees
-from ml_pipeline.live.brokers.broker import Broker, Charge, Fill, OrderRequest, OrderUpdate
+from ml_pipeline.live.brokers.broker import Broker, BrokerUnavailable, Charge, Fill, OrderRequest, OrderUpdate
 from ml_pipeline.testing.brokers import BrokerContract
 from tests.live.alpaca.conftest import config_for, poll_until
 from tests.live.alpaca.test_contract import ContractAtAlpaca
@@ -168,6 +168,15 @@ def test_a_pair_without_its_slash_is_refused_at_the_start(server):
     server.trading.exchange.assets = {"BTCUSD": {"class": "crypto"}}
     with pytest.raises(UserError, match=r"BTCUSD cannot be traded .* pairs with a slash \(BTC/USD\)"):
         opened(server, symbols=["BTCUSD"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("min_order_size", "none"), ("min_trade_increment", "-1"), ("price_increment", "0")]
+)
+def test_an_asset_that_cannot_be_read_is_named(server, name, value):
+    server.trading.exchange.assets = {BTC: {name: value}}
+    with pytest.raises(BrokerUnavailable, match=f"Alpaca's asset BTC/USD cannot be read: its {name} is .*{value}"):
+        opened(server)
 
 
 class TestAlpacaCrypto(ContractAtAlpaca, BrokerContract):
