@@ -22,6 +22,7 @@ _NOT_REACHED = "the market did not reach its limit, or too little cash is left"
 _NOTHING = "nothing to trade"
 _REST_CANCELED = "filled in part; the rest is canceled"
 _NO_PART = "no part of it was filled"
+_NO_REST = "nothing of the rest can be filled"
 _REPLACED = "a later order replaced it"
 
 
@@ -194,12 +195,14 @@ class Matching:
     ) -> None:
         """Add the events of the orders: fills and new states. span: first and last possible time of a fill."""
         for i, (order, latency, part, _) in ready.items():
+            is_rest = order.update.status == "partly_filled"
             price, time = told.tried_at[i], span.opened + (span.closed_at - span.opened) * latency
             rest: OrderStatus = "partly_filled" if self._keeps_rest else "canceled"
             if (filled := told.filled.get(i)) is None:
                 lapses = not order.request.closing and (self._limited or order.request.limit_price is not None)
-                status: OrderStatus = "expired" if lapses else "filled" if part == 1.0 else rest
-                reason = _NOT_REACHED if lapses else _NOTHING if part == 1.0 else _NO_PART
+                whole: OrderStatus = "canceled" if is_rest else "filled"
+                status: OrderStatus = "expired" if lapses else whole if part == 1.0 else rest
+                reason = _NOT_REACHED if lapses else _NO_PART if part != 1.0 else _NO_REST if is_rest else _NOTHING
                 self._update(change, order, status, time, price=price, reason=reason)
                 continue
             check_limit(order.request, filled)

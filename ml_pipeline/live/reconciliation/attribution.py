@@ -105,11 +105,11 @@ class _Explained(NamedTuple):
                 continue
             bar = each.bar + offset
             assets = slice(None) if each.asset is None else each.asset
+            if each.cause == "adjusted":
+                realized.added[bar, assets] += each.value
+                continue
             if each.exit:
-                own = (each.quantity, each.value, np.nan) if each.cause != "costs" else (np.nan, np.nan, each.value)
-                tables = (realized.exits, realized.exit_prices, realized.exit_cost_rates)
-                for table, value in zip(tables, own, strict=True):
-                    table[bar, assets] = table[bar, assets] if np.isnan(value) else value
+                _exit(each, realized, bar)
                 continue
             if not np.isnan(each.quantity):
                 realized.quantities[bar, assets] = each.quantity
@@ -125,6 +125,15 @@ class _Explained(NamedTuple):
                 realized.cost_rates[bar, assets] = each.value
             elif not np.isnan(each.value):
                 realized.prices[bar, assets] = each.value
+
+
+def _exit(each: Deviation, realized: RealizedFills, bar: int) -> None:
+    if each.cause == "costs":
+        realized.exit_cost_rates[bar, each.asset] = each.value
+        return
+    realized.exits[bar, each.asset] = each.quantity
+    if not np.isnan(each.value):
+        realized.exit_prices[bar, each.asset] = each.value
 
 
 class _Walk:
@@ -149,8 +158,11 @@ class _Walk:
         for each in known:
             if each.cause in {"delay", "fill_price"}:
                 self._priced[each.bar, each.asset] = each.cause
-            if each.cause != "missed_bar" and (each.cause in NOT_FILLED or not np.isnan(each.quantity)):
+            changes = each.cause == "adjusted" or each.cause in NOT_FILLED or not np.isnan(each.quantity)
+            if each.cause != "missed_bar" and changes:
                 self._sharing.setdefault(each.bar, each.cause)
+        for k in np.flatnonzero(backtest.record.flows_at(rows["time"])[1:]).tolist():
+            self._sharing.setdefault(k, "adjusted")  # sized with the money that came
         self._found: list[Deviation] = []
         self._realized = _Explained(known).realized(backtest, CAUSES)
         self._at_decision = any(each.cause == "sized_before_fill" for each in known)
@@ -331,6 +343,10 @@ class _Probe:
         for a in range(len(gained)):
             if (a in named or None in named) and (gained[a] or env.outcome[a] != outcome[a]):
                 self.worth[k, a] = float(gained[a])
+        for each in own:
+            if each.cause == "adjusted" and each.asset is not None:
+                a, price = each.asset, env.account.closes[each.asset]
+                self.worth[k, a] = self.worth.get((k, a), 0.0) + each.value * price
         if money:  # of the account, not of a symbol: shown with the first symbol
             self.worth[k, 0] = self.worth.get((k, 0), 0.0) - money
 

@@ -16,6 +16,7 @@ from ml_pipeline.trading.accounts.ledger import Ledger
 
 Cause = Literal[
     "corrected_bar",
+    "adjusted",
     "missed_bar",
     "by_hand",
     "refused",
@@ -35,6 +36,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 MEANINGS: Mapping[Cause, str] = {
     "corrected_bar": "a bar was corrected after the decision; the backtest uses the corrected one",
+    "adjusted": "a position changed without an order: a split, a transfer or the like",
     "missed_bar": "no decision, because the bar was late or missing, or the session waited",
     "by_hand": "a user requested a stop or the closing of all positions",
     "refused": "a guard refused the order, or closed all positions",
@@ -59,7 +61,8 @@ class Deviation(NamedTuple):
     """A deviation of one decision from the backtest. bar: of the session, at whose close it was decided. asset: None:
     all assets.
 
-    evidence: from the records. value: the actual rate or money of costs, or else the price; NaN: as assumed.
+    evidence: from the records. value: the actual rate or money of costs, the quantity that
+    came without an order, or else the price; NaN: as assumed.
     delay_s: from the open of the fill's bar to the fill. closes: all positions were closed. quantity: the signed
     quantity that was filled or ordered, if it differs from the backtest's; NaN: as the backtest sizes it.
     exit: of the position that a stop or target closes within the bar, not of the order.
@@ -80,6 +83,7 @@ def deviations_of(record: RecordedSession, backtest: SessionBacktest, rows: Ledg
     """All deviations in the records, in order of bars. rows: the session's ledger, one row per bar."""
     orders = RecordedOrders(record, backtest)
     found = [
+        *_of_adjustments(record, orders),
         *_of_events(record, orders),
         *_of_refusals(record, orders),
         *_of_orders(record, backtest, orders),
@@ -113,6 +117,15 @@ _OF_EVENTS: Mapping[str, Cause] = {
     "gap": "missed_bar",
     "flatten": "by_hand",
 }
+
+
+def _of_adjustments(record: RecordedSession, orders: RecordedOrders) -> Iterable[Deviation]:
+    for each in record.adjustments:
+        row, asset = orders.bar(each.bar), orders.asset(each.symbol)
+        if not row:  # the first row is the account at the start
+            continue
+        if asset is not None:
+            yield Deviation("adjusted", row - 1, asset, each.what, each.quantity)
 
 
 def _of_events(record: RecordedSession, orders: RecordedOrders) -> Iterable[Deviation]:
@@ -225,7 +238,7 @@ def _of_charges(
     for charge in record.charges:
         if (row := orders.bar(charge.bar)) is not None:
             paid[row] += charge.amount
-    due = AssumedFills(record, backtest).interest(rows, rows["cash"] + paid)
+    due = AssumedFills(record, backtest).interest(rows, rows["cash"] + paid - record.flows_at(rows["time"]))
     for row in np.flatnonzero(np.abs(paid - due) > _ROUNDING * np.abs(rows["equity"])).tolist():
         if row == 0:
             continue

@@ -13,8 +13,10 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
 from ml_pipeline.live.brokers.broker import OrderUpdate
+from ml_pipeline.live.corporate_actions import adjusted_bars
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, load_deployed_policy
 from ml_pipeline.live.reconciliation.recorded import (
+    AdjustedAccount,
     ModelInTurn,
     PaidCharge,
     RecordedSession,
@@ -70,6 +72,8 @@ class _Journalled:
         self.fills = [each for each in journal.fills_by_bar() if each[0] < len(self.bars)]
         self.charges = [each for each in journal.charges_by_bar() if each[0] < len(self.bars)]
         self.adjustments = [each for each in journal.adjustments() if each[0] < len(self.bars)]
+        splits = any(action.factor != 1.0 for _, action in journal.corporate_actions())
+        self.rescaled = list(adjusted_bars(journal, self.symbols)) if splits else None
         self.decided = set(journal.decided_bars())
         self.models = journal.models()
         self.log = [json.loads(line) for line in journal.log_lines()]
@@ -106,6 +110,12 @@ def _record(folder: Path, read: _Journalled) -> RecordedSession:
         fill_bars=[read.time(number) for number, _ in read.fills],
         charges=[PaidCharge(read.time(number), charge.amount, charge.what) for number, charge in read.charges],
         flows=[PaidCharge(read.time(number), -each.cash, each.kind) for number, each in read.adjustments if each.cash],
+        adjustments=[
+            AdjustedAccount(read.time(number), each.symbol, float(each.quantity), each.in_words())
+            for number, each in read.adjustments
+            if each.quantity
+        ],
+        rescaled=None if read.rescaled is None else _market(read, policies[0], read.rescaled),
         refusals=_refusals(read, of_log, closing_at),
         events=_events(read, of_log, closing_at),
         corrected=_market(read, policies[0], told) if corrections else None,
@@ -281,16 +291,12 @@ def _closes_at_end(read: _Journalled, at_end: np.datetime64 | None) -> bool | No
     """Whether the last order in the ledger closed positions at the end of a market session, by the calendar."""
     if at_end is None:
         return None
-    own = [order.request.closing for order in read.orders if read.time(order.number) == at_end]
-    return any(own) if own else None
+    return any(order.request.closing for order in read.orders if read.time(order.number) == at_end)
 
 
 def _notes(read: _Journalled) -> tuple[str, ...]:
-    adjusted = "; ".join(each.in_words() for _, each in read.adjustments if each.quantity)
-    moved = "; ".join(each.in_words() for _, each in read.adjustments if not each.quantity)
+    moved = "; ".join(each.in_words() for _, each in read.adjustments if each.cash)
     notes: tuple[str, ...] = ()
-    if adjusted:
-        notes += (f"Positions changed without orders, which the backtest does not know: {adjusted}.",)
     if moved:
         notes += (f"The backtest moves the same money at the same bars: {moved}.",)
     starts = [line["settings"] for line in read.log if line["event"] == "start"]

@@ -50,6 +50,15 @@ class PaidCharge(NamedTuple):
     what: str = ""
 
 
+class AdjustedAccount(NamedTuple):
+    """A position that changed without an order, in the ledger's row of `bar`. quantity: what came or went."""
+
+    bar: np.datetime64
+    symbol: str
+    quantity: float
+    what: str = ""
+
+
 class SessionEvent(NamedTuple):
     """An event at `bar` other than an order: a missing decision, or a user's request."""
 
@@ -83,6 +92,7 @@ class RecordedSession:
     which the session began. corrected: the market with later corrections; None if there are none. corrections: times of
     the corrected bars.
     fill_bars: the bar of the row of each fill in the ledger; empty: the one after the decision of its order.
+    rescaled: the market in the prices after its splits, for features; None if there are none.
     sizes_at_fill: whether the broker sized orders at the price of their fill. slippage_in_costs: whether the broker
     charges slippage and half the spread as costs, at the assumed price, as the simulated one does; with others they are
     in the price.
@@ -100,9 +110,11 @@ class RecordedSession:
     fill_bars: Sequence[np.datetime64] = ()
     charges: Sequence[PaidCharge] = ()
     flows: Sequence[PaidCharge] = ()
+    adjustments: Sequence[AdjustedAccount] = ()
     refusals: Sequence[RefusedOrder] = ()
     events: Sequence[SessionEvent] = ()
     corrected: MarketData | None = None
+    rescaled: MarketData | None = None
     corrections: Sequence[np.datetime64] = ()
     sizes_at_fill: bool = True
     slippage_in_costs: bool = True

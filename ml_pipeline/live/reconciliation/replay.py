@@ -30,7 +30,7 @@ class RealizedFills:
     (T - 1,), all positions were closed instead of a decision. prices, quantities, cost_rates: float64 (T - 1, A), of
     the fills; quantities are signed, costs a fraction of the value traded, NaN means as assumed. exits, exit_prices,
     exit_cost_rates: the same of exits within the bar. charges: float64 (T - 1,), money charged in addition to what is
-    assumed.
+    assumed. added: float64 (T - 1, A), quantities that came without an order before those of the bar.
     """
 
     skipped: NDArray[np.bool_]
@@ -43,6 +43,7 @@ class RealizedFills:
     exit_prices: FloatArray
     exit_cost_rates: FloatArray
     charges: FloatArray
+    added: FloatArray
 
     @classmethod
     def nothing(cls, n_bars: int, n_assets: int) -> "RealizedFills":
@@ -59,6 +60,7 @@ class RealizedFills:
             exit_prices=np.full(table, np.nan),
             exit_cost_rates=np.full(table, np.nan),
             charges=np.zeros(rows),
+            added=np.zeros(table),
         )
 
 
@@ -86,7 +88,8 @@ class ReplayAccount(PlainAccount):
         tables = (realized.exits, realized.exit_cost_rates, realized.exit_prices)
         exits = Overrides(*(table[bar].tolist() for table in tables))
         tables = (realized.quantities, realized.cost_rates, realized.prices)
-        self.overrides = Overrides(*(table[bar].tolist() for table in tables), exits)
+        self.overrides = Overrides(*(table[bar].tolist() for table in tables))._replace(exits=exits)
+        self.holdings[:] = [held + more for held, more in zip(self.holdings, realized.added[bar].tolist(), strict=True)]
         super().step(bar, weights, may_trade, closing=closing)
         charge = float(realized.charges[bar])
         self.cash -= charge

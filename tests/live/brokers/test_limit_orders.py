@@ -3,7 +3,7 @@
 import pytest
 
 from ml_pipeline.live.brokers.broker import Fill, OrderRequest, OrderUpdate
-from ml_pipeline.live.brokers.faults import SimulatedFaults
+from ml_pipeline.live.brokers.faults import Chance, SimulatedFaults
 from ml_pipeline.live.brokers.matching import check_limit
 from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.trading.accounts.bar_by_bar import Filled
@@ -119,3 +119,11 @@ def test_every_fill_is_held_against_its_limit():
             check_limit(order, filled)
     with pytest.raises(AssertionError, match="on the other side"):
         check_limit(buys, Filled(-1.0, 9.5, 0.0))
+
+
+def test_a_rest_that_is_below_the_smallest_order_is_canceled(traded):
+    rules, chance = TradingRules("target_weights", fee_bps=0, min_order=3_000), Chance(SimulatedFaults(**PART))
+    name = next(each for each in map(str, range(100)) if chance.part_filled(each) > 0.7)  # a rest of 2,700 at most
+    fills, states = traded(OrderRequest(name, "ABC", 90.0, 0.9), (100, 100), (100, 100), rules=rules, **PART)
+    assert [63 < quantity < 82 for quantity, _ in fills] == [True]
+    assert states[-1] == ("canceled", "nothing of the rest can be filled")

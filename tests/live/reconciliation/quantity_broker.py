@@ -10,6 +10,7 @@ import numpy as np
 from ml_pipeline.live.brokers.broker import (
     ENDED,
     AccountState,
+    Adjustment,
     BrokerEvent,
     BrokerUnavailable,
     Charge,
@@ -23,13 +24,15 @@ from ml_pipeline.trading.market.bar_set import BarSet
 
 
 class Faults(NamedTuple):
-    """Rates from 0 to 1 of what goes wrong; slip: of the price; fee: money per fill; charge: money per charged bar."""
+    """Rates from 0 to 1 of what goes wrong; slip: of the price; fee: money per fill; charge: money per charged bar.
+    moved: of bars at whose close money and shares come or go without an order."""
 
     part: float = 0.0
     reject: float = 0.0
     late: float = 0.0
     away: float = 0.0
     charged: float = 0.0
+    moved: float = 0.0
     slip: float = 0.0
     fee: float = 0.0
     charge: float = 0.0
@@ -89,6 +92,9 @@ class QuantityBroker:
         if self._meets("charged", str(bars.time)):
             self._cash -= self.faults.charge
             self._events.append(Charge(f"c{bars.time}", self.faults.charge, "interest", self._now))
+        if self._meets("moved", str(bars.time)):
+            self._adjust(f"d{bars.time}", "", Decimal(0), 250.0)
+            self._adjust(f"t{bars.time}", self.symbols[0], Decimal(3) - self._held[self.symbols[0]] // 2, 0.0)
         self._away = max(self._away - 1, 0) or (3 if self._meets("away", str(bars.time)) else 0)
 
     def poll(self, cursor: str | None) -> tuple[list[BrokerEvent], str | None]:
@@ -126,6 +132,12 @@ class QuantityBroker:
         self._cash -= float(quantity) * price + self.faults.fee
         self._held[order.symbol] += quantity
         self._note(order, "filled" if quantity == rest else "partly_filled", update.filled_quantity + quantity)
+
+    def _adjust(self, name: str, symbol: str, quantity: Decimal, cash: float) -> None:
+        self._cash += cash
+        if symbol:
+            self._held[symbol] += quantity
+        self._events.append(Adjustment(name, "transfer", symbol, quantity, cash, "", self._now))
 
     def _note(self, order: OrderRequest, status: Any, filled: Decimal) -> None:
         update = OrderUpdate(order.client_order_id, order.symbol, status, order.quantity, filled, self._now, status)

@@ -114,6 +114,7 @@ BY_QUANTITY = st.tuples(
         late=st.sampled_from([0.0, 0.3]),
         away=st.sampled_from([0.0, 0.1]),
         charged=st.sampled_from([0.0, 0.3]),
+        moved=st.sampled_from([0.0, 0.1]),
         slip=st.sampled_from([0.0, 1e-3]),
         fee=st.sampled_from([0.0, 0.3]),
         charge=st.sampled_from([-2.0, 1.5]),
@@ -175,6 +176,12 @@ class TestByName:
         found = reconciled(mode, QuantityBroker(MARKET.symbols, 10_000.0, Faults(), WHOLE_SHORTS))
         assert_explained(found)
         assert "rounded" in causes_of(found)
+
+    def test_transfers_of_money_and_shares(self) -> None:
+        broker = QuantityBroker(MARKET.symbols, 10_000.0, Faults(moved=0.2), WHOLE_SHORTS)
+        found = reconciled("target_weights", broker)
+        assert_explained(found)
+        assert "adjusted" in causes_of(found)
 
     @pytest.mark.parametrize("rest", ["open", "canceled"])
     def test_lots_and_fixed_fees_with_parts(self, rest: str) -> None:
