@@ -116,6 +116,15 @@ def test_links_lead_somewhere(path):
         assert not anchor or anchor in anchors(file.read_text()), f"{target} has no such heading"
 
 
+@pytest.mark.parametrize("path", TEXTS, ids=named)
+def test_named_test_files_exist(path):
+    for name in re.findall(r"[\w/]*test_\w+\.py\b", FENCED.sub("", path.read_text())):
+        name = name.removeprefix("ml_pipeline/")
+        assert list(ROOT.glob(f"tests/**/{name.removeprefix('tests/')}")) or (ROOT / "ml_pipeline" / name).exists(), (
+            name
+        )
+
+
 def test_every_page_is_in_the_navigation_once():
     def pages(nav: object) -> Iterator[str]:
         if isinstance(nav, str):
