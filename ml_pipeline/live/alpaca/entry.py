@@ -292,8 +292,8 @@ class OrderEntry:
         self._book.refresh(self._open_exits(symbols))
         legs = self._open_exits(symbols)
         for leg in legs:
-            if (order := self._book.get(leg)) is not None and not order.ended:
-                self._cancel(order)
+            if (found := self._book.get(leg)) is not None and not found.ended:
+                self._cancel(found)
         self._wait_for(legs)
         if left := self._open_exits(symbols):
             raise BrokerUnavailable(f"Alpaca is still canceling the stop or target {left[0]}.")
