@@ -12,6 +12,7 @@ import pytest
 
 from ml_pipeline.live import orders
 from ml_pipeline.live.alpaca.client import RestClient
+from ml_pipeline.live.cash_flows import announce
 from ml_pipeline.live.config import paper_trade_config
 from ml_pipeline.live.connections import open_feed
 from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy
@@ -216,6 +217,21 @@ def test_what_nobody_names_stops_the_session_and_says_why(at_alpaca, what):
     again = at_alpaca.run()  # as at a start
     assert (again.status, again.asked) == ("stopped", False)
     assert what in again.reason
+
+
+def test_cash_that_a_person_announced_is_booked_and_trading_goes_on(at_alpaca):
+    def announced_and_lost(exchange) -> None:
+        announce(at_alpaca.folder, deposit=None, withdraw=1_000.0, why="rent")  # while the session trades
+        announce(at_alpaca.folder, deposit=7.0, withdraw=None, why="comes later")
+        exchange.cash -= 1_000
+
+    at_alpaca.happens = {HAPPENS_AT: announced_and_lost}
+    assert at_alpaca.run().asked
+    at_alpaca.assert_books_equal_the_account()
+    (withdrawal,) = at_alpaca.adjustments()
+    assert (withdrawal.kind, withdrawal.cash) == ("withdrawal", -1_000.0)
+    assert withdrawal.what.startswith("rent, by ")
+    assert not events_of(at_alpaca.folder, "difference")
 
 
 @pytest.mark.parametrize("what", UNEXPLAINED)
