@@ -11,6 +11,8 @@ import pytest
 from ml_pipeline.live.brokers.broker import Adjustment
 from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.feeds.feed import CorporateAction
+from ml_pipeline.live.reconciliation.reading import read_session
+from ml_pipeline.live.reconciliation.reconciliation import reconcile
 from ml_pipeline.live.session_files import LEDGER_FILE
 from ml_pipeline.trading.market.bar_set import BarSet
 from tests.live.loop.sessions import deploy, session, trade, write_prices
@@ -128,3 +130,13 @@ def test_until_the_account_has_the_split_nothing_is_ordered_and_no_loss_is_count
     assert [each["bar"] for each in missed] == [f"2024-03-05T00:0{minute}:00" for minute in range(3)]
     assert "the account does not have the split of A yet" in missed[0]["sentence"]
     assert not {each["bar"] for each in missed} & {each["bar"] for each in events_of(result.folder, "order")}
+
+
+def test_reconciling_names_the_split_and_nothing_else(tmp_path, replay):
+    model, _, split = replay
+
+    found = reconcile(read_session(traded(model, tmp_path / "live", split, splits=True, stops_at=None))).attribution
+
+    assert [each.cause for each in found.causes] == ["adjusted"]
+    assert all(each.evidence.startswith("split, ") for each in found.divergent)
+    assert abs(found.rounding) < 1e-6
