@@ -52,7 +52,9 @@ ALERTS: dict[Event, Alert] = {
     "alert": Alert("warning"),
 }
 """The events of live.jsonl that are sent."""
-NOT_SENT: frozenset[Event] = frozenset({"decision", "order", "update", "fill", "charge", "correction", "late"})
+NOT_SENT: frozenset[Event] = frozenset(
+    {"decision", "order", "update", "fill", "charge", "protection", "correction", "late"}
+)
 """The events that are not: they belong to normal trading. Each event is here or in `ALERTS`."""
 
 
