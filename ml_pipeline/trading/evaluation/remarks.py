@@ -1,5 +1,7 @@
 """The sentences of a report: first warnings, then remarks on how to read the numbers."""
 
+import math
+
 import numpy as np
 
 from ml_pipeline.config.wording import counted
@@ -66,6 +68,19 @@ def remarks(evaluation: Evaluation) -> list[str]:
 def standing(evaluation: Evaluation) -> str:
     """How the agent did compared with buy and hold and random policies, in one line."""
     agent, holder = (evaluation.figures[name]["total_return"] for name in ("agent", "buy_and_hold"))
+    n_trades = int(evaluation.figures["agent"]["n_trades"])
+    if n_trades < FEWEST_TRADES:
+        earned = (
+            "as much as"
+            if math.isclose(agent, holder, abs_tol=1e-6)
+            else "more than"
+            if agent > holder
+            else "less than"
+        )
+        return (
+            f"The agent earned {earned} buy and hold, with {counted(n_trades, 'trade')}: too few to tell skill from "
+            "luck. ±: one standard error."
+        )
     n_random, ahead = len(evaluation.random), _random_ahead(evaluation)
     beaten = f"all {n_random}" if not ahead else f"{n_random - ahead} of {n_random}"
     return (

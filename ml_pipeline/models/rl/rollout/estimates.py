@@ -257,7 +257,7 @@ def check_observations(observations: np.ndarray, *, step: int, first: int = 0) -
     if not np.isfinite(observations).all():
         env, number = np.argwhere(~np.isfinite(observations))[0]
         raise _failed(
-            f"observation of environment {first + env}", step, observations[env, number], f", its number {number},"
+            f"observation of environment {first + env}", step, observations[env, number], f", at index {number},"
         )
 
 

@@ -268,12 +268,12 @@ def state_of(trainer):
         (
             False,
             lambda: Breaking(after=8 + 3),
-            "The observation of environment 1 after step 3 of the rollout, its number 1, is nan",
+            "The observation of environment 1 after step 3 of the rollout, at index 1, is nan",
         ),
         (
             True,
             lambda: Breaking(after=8 + 3),
-            r"The observation of environment 1 after step 3 of the rollout, its number 1, is nan; .*"
+            r"The observation of environment 1 after step 3 of the rollout, at index 1, is nan; .*"
             r"The policy was reset to iteration 1\.",
         ),
         (
