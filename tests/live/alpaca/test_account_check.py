@@ -39,6 +39,21 @@ def write_minutes(path: Path, n_bars: int = 40) -> None:
     path.write_text("\n".join(["time,open,high,low,close,volume", *rows]) + "\n")
 
 
+def books_of(folder: Path) -> tuple[float, Decimal]:
+    """(cash, AAPL) in the journal of a session."""
+    with closing(Journal(folder / JOURNAL_FILE)) as journal:
+        account = SessionState.load(journal, AAPL).account
+    cash, held, events = account["cash"], Decimal(str(account["holdings"][0])), account["events"]
+    for kind, event in events:
+        if kind == "Fill":
+            cash -= float(event["quantity"]) * event["price"] + event["costs"]
+            held += Decimal(str(event["quantity"]))
+        else:
+            cash += event["cash"] if kind == "Adjustment" else -event["amount"]
+            held += Decimal(str(event["quantity"])) if kind == "Adjustment" else 0
+    return cash, held
+
+
 class AtAlpaca:
     """A session of recorded bars whose account is at the stand-in, which fills at the close of the decision."""
 
@@ -73,17 +88,8 @@ class AtAlpaca:
 
     def books(self) -> tuple[float, float]:
         """(cash, AAPL) in the journal."""
-        with closing(Journal(self.folder / JOURNAL_FILE)) as journal:
-            account = SessionState.load(journal, AAPL).account
-        cash, held, events = account["cash"], float(account["holdings"][0]), account["events"]
-        for kind, event in events:
-            if kind == "Fill":
-                cash -= float(event["quantity"]) * event["price"] + event["costs"]
-                held += float(event["quantity"])
-            else:
-                cash += event["cash"] if kind == "Adjustment" else -event["amount"]
-                held += float(event["quantity"]) if kind == "Adjustment" else 0.0
-        return cash, held
+        cash, held = books_of(self.folder)
+        return cash, float(held)
 
     def assert_books_equal_the_account(self) -> None:
         cash, held = self.books()

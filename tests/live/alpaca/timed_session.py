@@ -20,14 +20,14 @@ from tests.live.loop.sessions import ChangedFeed, deploy
 
 SYMBOL = "AAPL"
 _STEP_S = 20.0
-_WARM = 10
+WARM = 10
 
 
 class Machine:
     """wall: what this machine's clock shows. right: the right time. ran_s: how long the machine has run."""
 
     def __init__(self, monkeypatch: Any, server: Any) -> None:
-        self.right = self.wall = BEGINS + _WARM * MINUTE
+        self.right = self.wall = BEGINS + WARM * MINUTE
         self.ran_s = 0.0
         monkeypatch.setattr(client, "_wall", lambda: self.wall)
         monkeypatch.setattr(client, "_ran_s", lambda: self.ran_s)
@@ -58,7 +58,7 @@ class Minutes:
             for bars in bar_sets_of(market)
         ]
         self._machine = machine
-        self._sent = _WARM
+        self._sent = WARM
 
     def open(self) -> None:
         pass
@@ -80,22 +80,33 @@ class Minutes:
 
 
 def timed_session(
-    root: Path, machine: Machine, account: Any, *, n_bars: int, at: Callable[[float], None], **settings: Any
+    root: Path,
+    machine: Machine,
+    account: Any,
+    *,
+    n_bars: int,
+    at: Callable[[float], None],
+    source: Any = None,
+    step_s: float = _STEP_S,
+    **settings: Any,
 ) -> PaperTrading:
-    """A session that stops after `n_bars` minutes. at: called with the minutes since its begin, every 20 seconds."""
+    """A session that stops after `n_bars` minutes. at: called with the minutes since its begin, every `step_s` seconds.
+
+    source: of bars, in place of a few minutes.
+    """
     model = root / "model"
     if not model.exists():
         deploy(model, [SYMBOL], size_at="decision", features=("log_return_1", "rsi_3"))
     base = Timing(60 * 10**9, "open", make_clock("09:30-16:00", "America/New_York"))
     market = Market((SYMBOL,), base, base.length, Calendar("weekdays", 252.0 * 390, ""))
-    source = Minutes(machine, _WARM + n_bars + 5)
-    feed = AssembledFeed(source, market, FeedConfig(warmup_bars=_WARM), clock=lambda: machine.wall)
+    source = source or Minutes(machine, WARM + n_bars + 5)
+    feed = AssembledFeed(source, market, FeedConfig(warmup_bars=WARM), clock=lambda: machine.wall)
     begins = machine.right
 
     def next_item(feed: Any, timeout_s: float | None) -> Any:
         if (item := feed.next(0.0)) is not None:
             return item
-        machine.run(_STEP_S)
+        machine.run(step_s)
         minutes = float((machine.right - begins) / MINUTE)
         at(minutes)
         if minutes >= n_bars:

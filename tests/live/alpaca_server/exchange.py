@@ -407,14 +407,14 @@ class Exchange:
                 self.positions[symbol] = self.positions.get(symbol, Decimal(0)) + Decimal(str(quantity))
                 if not self.positions[symbol]:
                     del self.positions[symbol]
-            day = datetime.now(UTC).date()
-            name = f"{day:%Y%m%d}000000000::{uuid.uuid4()}"
+            day = moment()[:10]
+            name = f"{day.replace('-', '')}000000000::{uuid.uuid4()}"
             of_shares = {"symbol": symbol, "qty": text(Decimal(str(quantity)))} if symbol else {}
             self.activities.append(
                 {
                     "id": name,
                     "activity_type": kind,
-                    "date": str(day),
+                    "date": day,
                     "net_amount": text(Decimal(str(cash))),
                     "description": description,
                     "status": "executed",
