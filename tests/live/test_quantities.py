@@ -70,7 +70,7 @@ class AtAlpaca:
     def flatten(self):
         time = NOON + np.timedelta64(next(self._bar), "m")
         held = self.books.positions
-        orders = closing_orders(held, AT_ALPACA, session_id="s", bar_time=time, purpose="flatten")
+        orders = closing_orders(held, AT_ALPACA, session_id="s", bar_time=time)
         self.send(orders, 1.0)
 
     def send(self, orders, part=1.0):

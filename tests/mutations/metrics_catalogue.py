@@ -121,8 +121,8 @@ METRICS = (
     Mutation(
         "turnover of one side",
         f"{TRADING}/evaluation/metrics.py",
-        'ledger["equity"][:-1]).sum())',
-        'ledger["equity"][:-1]).sum() / 2)',
+        "equity_in_money(ledger)[:-1]).sum())",
+        "equity_in_money(ledger)[:-1]).sum() / 2)",
         f"{TRADING_TESTS}/evaluation/test_metrics.py::test_turnover_counts_both_sides",
         "T7j",
     ),

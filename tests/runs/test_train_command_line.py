@@ -81,7 +81,7 @@ def test_every_setting_has_a_sentence_in_the_help(capsys):
         parse_train_start(["--help-all"])
     shown = " ".join(capsys.readouterr().out.split())
     for name in (*hints_of(TrainConfig), "config", "resume"):
-        after = shown.split(f" --{name.replace('_', '-')}", maxsplit=1)[1]
+        after = re.split(rf" --{name.replace('_', '-')}[ ,]", shown, maxsplit=1)[1]  # other helps name it, too
         sentence, _, _ = after.partition(" (default: ")
         assert sentence.endswith("."), name
         assert len(sentence.split()) > 4, name
