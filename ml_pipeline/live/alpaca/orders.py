@@ -313,6 +313,7 @@ class TrackedOrders:
     def __init__(self, book: OrderBook) -> None:
         self._book = book
         self._tracked: dict[str, Tracked] = {}
+        self._exits: dict[str, Tracked] = {}  # those of them that protect positions: few, and searched for each order
         self.number = 0
         """Number of orders so far."""
 
@@ -325,6 +326,8 @@ class TrackedOrders:
     def track(self, name: str, *, symbol: str = "", legs: Sequence[str] = ()) -> Tracked:
         """Track the order with this ID, and these orders at Alpaca for it."""
         tracked = self._tracked.setdefault(name, Tracked(name, symbol, 0))
+        if tracked.is_exit:
+            self._exits[name] = tracked
         if not tracked.number or self.never_came(tracked):
             self.number += 1
             tracked.number, tracked.tried_at = self.number, time.monotonic()
@@ -354,11 +357,11 @@ class TrackedOrders:
 
     def owner(self, leg: str) -> str:
         """The ID of the tracked order that this order at Alpaca belongs to; of another source, its own."""
-        exits = (tracked.client_order_id for tracked in self if tracked.is_exit and leg in tracked.legs)
-        return next(exits, name_of(leg))
+        return next((name for name, tracked in self._exits.items() if leg in tracked.legs), name_of(leg))
 
     def untrack(self, name: str) -> None:
         self._tracked.pop(name, None)
+        self._exits.pop(name, None)
 
     def legs(self, name: str) -> list[str]:
         """The known IDs of its orders at Alpaca."""
