@@ -286,7 +286,8 @@ class TradingEngine:
     def _end(self, phase: Ended, *, cancels: bool, closed_down: bool) -> Ended:
         """Cancel open orders and log the end. closed_down: the session was closing its positions.
 
-        cancels: False at the end of a recording. It may grow, and its last orders are then filled as in a backtest.
+        cancels: False at the end of a recording, which may grow later: the last orders stay open, and then fill as in
+        a backtest.
         """
         session, state = self._session, self._session.state
         reached, flat, reason = True, True, phase.reason

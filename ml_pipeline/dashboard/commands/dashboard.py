@@ -57,7 +57,7 @@ class DashboardConfig:
     def __post_init__(self) -> None:
         if not self.training and (self.study is not None or self.once):
             flag = "--study" if self.study is not None else "--once"
-            raise UserError(f"{flag} is for the terminal; add --training, or choose the study on the page.")
+            raise UserError(f"{flag} works only in the terminal; add --training, or choose the study on the page.")
 
 
 @dataclass(frozen=True)

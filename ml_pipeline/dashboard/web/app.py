@@ -250,7 +250,7 @@ class _Reading:
         names = {"run": LOG_FILE, "output": OUTPUT_FILE}
         which = request.query_params.get("file", "run")
         if which not in names:
-            raise UserError(f'file is one of run, output, but got "{which}".')
+            raise UserError(f'file must be run or output, but got "{which}".')
         after, before = (whole_number_of(request, name) for name in ("after", "before"))
         path = find_run(self._root, run) / names[which]
         return {**read_text(path, after=after, before=before)._asdict(), "name": names[which]}

@@ -111,7 +111,7 @@ class DeployedPolicy:
 
     @property
     def config(self) -> TradingConfig:
-        """The settings of `evaluate --data` on the same data: observations and actions as trained."""
+        """The settings that `evaluate --data` uses on these data, with the observations and actions of training."""
         return self.trained.config
 
     @property

@@ -353,7 +353,7 @@ def test_a_pipe_in_a_run_folder_keeps_nobody_waiting(client, root):
         ("/api/curves", {"run": "a", "smoothing": "1"}, "smoothing must be a number"),
         ("/api/curves", {"run": "a", "low": "x"}, "low must be a number"),
         ("/api/log", {"run": ["a", "b"]}, "Name one run"),
-        ("/api/log", {"run": "a", "file": "../a"}, "file is one of run, output"),
+        ("/api/log", {"run": "a", "file": "../a"}, "file must be run or output"),
         ("/api/log", {"run": "a", "after": "-1"}, "after must be a number"),
     ],
 )

@@ -51,7 +51,8 @@ class ChunkSharing:
         always: bool | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """device: where the gradients are. always: True shares and False does not; None measures. clock: in seconds."""
+        """device: where the gradients are. always: True: share the work; False: never; None:
+        measure, and keep the faster. clock: in seconds."""
         self._ranks = ranks
         self._device = device
         self._by_host = device.type != "cpu" and not _reaches_others(device)

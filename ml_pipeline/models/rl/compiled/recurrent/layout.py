@@ -49,7 +49,7 @@ class Cells(NamedTuple):
 
 
 class Recurrent(NamedTuple):
-    """networks: of perceptrons, whose inputs are the hidden states of the cells."""
+    """networks: the MLPs, which take the hidden states of the cells as inputs."""
 
     networks: Networks
     cells: Cells
