@@ -23,9 +23,9 @@ _COLORS = {
     "SB3 Subproc": "#d1495b",
     "batched": "#6b4fbb",
 }
-_ABOUT = """Three environments are compared: the trading environment, one whose step computes for 1 ms, and one whose step
-waits for 2 ms, as for a simulator in another process. There is one worker per core, or one per environment if steps
-wait. SB3 Dummy and SB3 Subproc are Stable-Baselines3's DummyVecEnv and SubprocVecEnv; "threads" is one thread per
+_ABOUT = """Three environments are compared: the trading environment, one whose step computes for 1 ms, and one whose
+step waits for 2 ms, as for a simulator in another process. There is one worker per core, or one per environment if
+steps wait. SB3 Dummy and SB3 Subproc are Stable-Baselines3's DummyVecEnv and SubprocVecEnv; "threads" is one thread per
 environment. CPU % counts trainer and workers, 100 per core. Memory adds up their resident memory, so shared pages count
 several times.
 
