@@ -58,6 +58,27 @@ def content_of(page):
     return found
 
 
+def visit(page, address):
+    """Load a page, and wait until it has drawn its content: links of an earlier drawing cannot be clicked."""
+    page.goto("about:blank")  # a part after # alone does not load a page again
+    page.goto(address)
+    if "#" in address:
+        page.wait_for_selector("html[data-ready]")
+        page.wait_for_timeout(300)
+
+
+def links_of(page):
+    """The visible links of a page, once their number has stayed the same for a moment: scripts draw the tables."""
+    found, before = [], None
+    for _ in range(40):
+        found = [each for each in content_of(page).locator("a[href]").all() if each.is_visible()]
+        if before == len(found) > 0:
+            break
+        before = len(found)
+        page.wait_for_timeout(250)
+    return found
+
+
 def follow(page, link):
     """Click a link; return the page that it leads to, which may be a tab of its own."""
     if link.get_attribute("target") == "_blank":
@@ -83,18 +104,14 @@ def test_every_link_of_every_page_leads_to_a_page(served, browser_page, places, 
     seen, clicked = set(waiting), 0
     while waiting:
         address = waiting.popleft()
-        page.goto("about:blank")  # a part after # alone does not load a page anew
-        page.goto(address)
-        if "#" in address:
-            page.wait_for_selector("html[data-ready]")
-            page.wait_for_timeout(300)
-        links = [each for each in content_of(page).locator("a[href]").all() if each.is_visible()]
+        visit(page, address)
+        links = links_of(page)
         hrefs = [(each.get_attribute("href"), each.inner_text()) for each in links]
         for i, (href, text) in enumerate(hrefs):
             if href.startswith("#"):
                 continue
-            page.goto(address)
-            link = [each for each in content_of(page).locator("a[href]").all() if each.is_visible()][i]
+            visit(page, address)
+            link = links_of(page)[i]
             opened = follow(page, link)
             found = content_of(opened)
             clicked += 1
