@@ -1,7 +1,7 @@
 """Compare the account at the broker with the books of a session: at a start, at each bar, and after fills.
 
-Fills, charges and adjustments that the broker reports are booked under their names. What then still differs, nobody has
-explained: the session stops, closes all positions, or takes the account over, by `on_difference`.
+Fills, charges and adjustments that the broker reports are booked under their names. A difference that remains is
+unexplained: the session stops, closes all positions, or takes the account over, by `on_difference`.
 """
 
 import time
@@ -130,8 +130,8 @@ def act_on(session: SessionComponents, found: Comparison) -> None:
         "flatten": "All positions are closed, and the session stops; find the cause before the next start.",
         "take-over": "The session continues with the account as it is.",
     }[choice]
-    told = [{"what": row.what, "books": row.books, "broker": row.broker} for row in rows]
-    session.record.log("difference", state.time, rows=told, sentence=f"{sentence} {done}")
+    shown_rows = [{"what": row.what, "books": row.books, "broker": row.broker} for row in rows]
+    session.record.log("difference", state.time, rows=shown_rows, sentence=f"{sentence} {done}")
     if choice != "stop":
         _take_over(session, rows)
     if choice == "stop":

@@ -2,7 +2,7 @@
 
 Alpaca's list has one entry per change of cash or of one symbol; a split or a change of symbol has two, the old quantity
 that goes and the new one that comes. An entry that cannot be read, or whose type is unknown, is reported as a notice:
-nobody books it, and if it changed the account, the comparison with the books finds that.
+it is not booked, and if it changed the account, the comparison with the books finds that.
 """
 
 import time

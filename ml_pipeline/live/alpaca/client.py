@@ -175,7 +175,7 @@ def _wall() -> np.datetime64:
 
 
 def _ran_s() -> float:
-    """The running time of this machine, which nobody sets."""
+    """The running time of this machine, which cannot be set."""
     return time.monotonic()
 
 

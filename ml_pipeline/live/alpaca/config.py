@@ -99,7 +99,7 @@ def check_real_money(config: AlpacaConfig) -> None:
 
 
 def check_terminal(config: AlpacaConfig, ask: Ask | None) -> None:
-    """Raise UserError if real money is to be traded, but nobody can type the account number."""
+    """Raise UserError if real money is to be traded, but no terminal can ask for the account number."""
     if config.live and ask is None:
         raise UserError(
             "Real money is traded only after the account number is typed on a terminal, but there is no terminal; "

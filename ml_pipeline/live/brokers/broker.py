@@ -172,7 +172,7 @@ class Adjustment(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """Something in the account that the broker reported and nobody can book. sentence: with the ID at the broker."""
+    """A report of the broker that cannot be booked. sentence: with the ID at the broker."""
 
     notice_id: str
     sentence: str
