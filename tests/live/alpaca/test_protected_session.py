@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ml_pipeline.live.alpaca.client import RestClient
 from ml_pipeline.live.brokers.broker import BrokerUnavailable
 from ml_pipeline.live.config import paper_trade_config
 from ml_pipeline.live.connections import open_feed
@@ -20,6 +19,7 @@ from ml_pipeline.live.session_files import JOURNAL_FILE
 from ml_pipeline.live.supervision.requests import ask
 from ml_pipeline.trading.market.bar_set import BarSet
 from tests.live.alpaca.conftest import config_for
+from tests.live.alpaca.test_kills import Killed, kill_at_times
 from tests.live.loop.sessions import ChangedFeed, backtest, deploy
 from tests.live.loop.test_trading_loop import events_of
 
@@ -28,10 +28,6 @@ RULES = {
     **{"stop_loss": 0.01, "take_profit": 0.015, "size_at": "decision", "lot_size": 100.0, "fee_bps": 0.0},
     **{"initial_cash": 100_000.0, "max_position": 0.9, "features": ("log_return_1", "rsi_3")},
 }
-
-
-class Killed(BaseException):
-    """Stands for SIGKILL."""
 
 
 def write_prices(path, *, seed=0):
@@ -169,24 +165,12 @@ def books(folder):
 )
 def test_killed_at_any_moment_every_position_is_protected_once(server, tmp_path, prices, monkeypatch, *, seed, chance):
     model = deploy(tmp_path / "model", [SYMBOL], **RULES)
-    market, rng, kills = Market(server.trading.exchange, prices), random.Random(seed), []
-    call = RestClient._call
-
-    def may_kill(self, *arguments, **options):
-        for moment in ("before", "after"):
-            if rng.random() < chance:
-                kills.append(moment)
-                if moment == "after":
-                    call(self, *arguments, **options)
-                raise Killed
-        return call(self, *arguments, **options)
-
-    monkeypatch.setattr(RestClient, "_call", may_kill)
-    result = None
-    while result is None:
-        with suppress(Killed, BrokerUnavailable):
-            result = run(server, model, tmp_path / "live", prices, market)
-    monkeypatch.setattr(RestClient, "_call", call)
+    market, result = Market(server.trading.exchange, prices), None
+    with monkeypatch.context() as patched:
+        kills = kill_at_times(patched, chance, random.Random(seed))
+        while result is None:
+            with suppress(Killed, BrokerUnavailable):
+                result = run(server, model, tmp_path / "live", prices, market)
 
     assert len(kills) > 5, "nothing was tested"
     assert result.status == "finished", result.reason
