@@ -27,11 +27,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 pytest.register_assert_rewrite("tests.contracts", "ml_pipeline.testing")
 
 # A shared machine may stop for longer than Hypothesis allows an example; pytest's timeout still holds. Without a
-# database, what one session found does not decide what the next one tries.
-for name, examples in (("daily", 24), ("thorough", 100)):  # --hypothesis-profile thorough: `make test-system`
+# database, what one session found does not decide what the next one tries. The same tree tries the same examples
+# everywhere, so that it is green or red by itself; "search" looks for new ones.
+for name, examples, chance in (
+    ("daily", 24, False),
+    ("thorough", 100, False),  # `make test-system`
+    ("search", 100, True),  # by hand: --hypothesis-profile search
+):
     hypothesis.settings.register_profile(
         name,
         max_examples=examples,
+        derandomize=not chance,
         deadline=None,
         database=None,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
