@@ -30,7 +30,7 @@ _OF_SHARES: dict[str, AdjustmentKind] = {
     **{"REORG": "reorganization", "JNLS": "transfer", "ACATS": "transfer", "JNL": "transfer"},
 }
 _ASK_EVERY_S = 60.0
-_LOOKED_BACK = np.timedelta64(7, "D")
+_OVERLAP = np.timedelta64(7, "D")
 """Alpaca books fees at the end of a day and corrects some of them days later."""
 _PAGE, _MOST_PAGES = 100, 50
 
@@ -41,29 +41,35 @@ class AccountActivities:
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
         self._asked_at = -np.inf
+        self._asked_on: np.datetime64 | None = None
         self._latest: dict[str, Mapping[str, Any]] = {}
 
     def ask_now(self) -> None:
         """Request them at the next call of `since`."""
         self._asked_at = -np.inf
 
-    def since(self, told: list[str] | None, *, charges_only: bool) -> tuple[list[Activity], list[str]]:
-        """Unreported activities of the last days, and the IDs of all.
+    def since(
+        self, told: list[str] | None, *, asked_on: np.datetime64 | None, charges_only: bool
+    ) -> tuple[list[Activity], list[str], np.datetime64 | None]:
+        """The unreported activities; the IDs of all that were requested; the day of the request.
 
-        told: None treats existing ones as reported. charges_only: `told` has no IDs of other kinds, because an older
-        program did not report those; they then count as reported.
+        told, asked_on: those IDs and that day at the last report, which may be long ago. told: None treats existing
+        ones as reported. charges_only: `told` has no IDs of other kinds, because an older program did not report those;
+        they then count as reported.
         """
         if time.monotonic() > self._asked_at + _ASK_EVERY_S:
-            self._latest = {_id_of(each): each for each in self._ask()}
-            self._asked_at = time.monotonic()
+            today = np.datetime64(time.time_ns(), "ns").astype("datetime64[D]")
+            first = today if asked_on is None else min(asked_on, today)
+            self._latest = {_id_of(each): each for each in self._ask(first - _OVERLAP)}
+            self._asked_at, self._asked_on = time.monotonic(), today
         ids = list(self._latest)
         known = {*ids} if told is None else {*told}
         if charges_only:
             known |= {name for name, each in self._latest.items() if each.get("activity_type") not in _CHARGES}
-        return _joined([read_activity(each) for name, each in self._latest.items() if name not in known]), ids
+        new = [read_activity(each) for name, each in self._latest.items() if name not in known]
+        return _joined(new), ids, self._asked_on
 
-    def _ask(self) -> list[Mapping[str, Any]]:
-        after = np.datetime64(time.time_ns(), "ns").astype("datetime64[D]") - _LOOKED_BACK
+    def _ask(self, after: np.datetime64) -> list[Mapping[str, Any]]:
         parameters = {
             "category": "non_trade_activity",
             "after": str(after),

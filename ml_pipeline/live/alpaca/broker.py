@@ -162,7 +162,9 @@ class AlpacaBroker:
         if received is None:
             return [], cursor
         events, after.held = received
-        activities, after.charges = self._activities.since(told.charges, charges_only=told.charges_only)
+        activities, after.charges, after.asked_on = self._activities.since(
+            told.charges, asked_on=told.asked_on, charges_only=told.charges_only
+        )
         text = after.dump()
         self._fees.note_cursor(text, (self._tracked.symbol(name) for name in after.requests))
         return sorted([*events, *activities], key=lambda event: event.time), text

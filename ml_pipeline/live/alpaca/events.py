@@ -50,7 +50,8 @@ class ReportedOrder:
 @dataclass
 class EventCursor:
     """requests: open orders by client order ID. charges: IDs of the latest reported activities; None: none requested
-    yet. charges_only: an older program wrote it, which reported no other activities.
+    yet. asked_on: the day of their latest request; None: an older program wrote it. charges_only: an even older one did,
+    which reported no other activities.
     held: positions in crypto to which the reported fills add up; None: unknown.
     run, number: all other orders up to the `number`-th of the process `run` have ended and were reported. after: UTC;
     orders that the account received later were sent by `run` but not reported.
@@ -63,6 +64,7 @@ class EventCursor:
     charges: list[str] | None = None
     held: dict[str, Decimal] | None = None
     charges_only: bool = False
+    asked_on: np.datetime64 | None = None
 
     def dump(self) -> str:
         """The cursor as text; equal states have equal texts."""
@@ -82,6 +84,7 @@ class EventCursor:
             "requests": requests,
             "charges": self.charges,
             "charges_only": self.charges_only,
+            **({} if self.asked_on is None else {"asked_on": str(self.asked_on)}),
             **({"held": {symbol: str(quantity) for symbol, quantity in self.held.items()}} if self.held else {}),
         }
         return json.dumps(content, separators=(",", ":"))
@@ -106,7 +109,10 @@ def read_cursor(text: str | None) -> EventCursor:
         after = None if content["after"] is None else np.datetime64(content["after"], "ns")
         held = {symbol: Decimal(quantity) for symbol, quantity in content.get("held", {}).items()}
         charges, charges_only = content["charges"], content.get("charges_only", True)
-        return EventCursor(content["run"], int(content["number"]), after, requests, charges, held, charges_only)
+        asked_on = np.datetime64(content["asked_on"], "D") if "asked_on" in content else None
+        return EventCursor(
+            content["run"], int(content["number"]), after, requests, charges, held, charges_only, asked_on
+        )
     except (ValueError, TypeError, KeyError, ArithmeticError, AttributeError):
         raise UserError(
             "The position in Alpaca's events that the session saved cannot be read, so it began with another broker; "

@@ -1,16 +1,19 @@
 """Whatever happens in the account at Alpaca: the books follow, or the session stops and says why."""
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ml_pipeline.live import orders
+from ml_pipeline.live.alpaca import activities
 from ml_pipeline.live.alpaca.client import RestClient
 from ml_pipeline.live.cash_flows import announce
 from ml_pipeline.live.config import paper_trade_config
@@ -283,6 +286,33 @@ def test_what_happened_while_no_session_ran_is_found_at_the_start(at_alpaca, sta
     else:
         assert (result.status, result.asked) == ("stopped", False)
         assert "cash" in result.reason
+
+
+def days_later(monkeypatch, days: int) -> None:
+    """Set this machine's clock forward, for all that requests activities."""
+    passed_ns = days * 86_400 * 10**9
+    clock = SimpleNamespace(monotonic=time.monotonic, time_ns=lambda: time.time_ns() + passed_ns)
+    monkeypatch.setattr(activities, "time", clock)
+
+
+def test_what_alpaca_booked_weeks_before_a_restart_is_booked_once(at_alpaca, monkeypatch):
+    """One dividend is booked before the session is stopped, and one the day after; it starts again a month later."""
+    exchange = at_alpaca.exchange
+
+    def pays_and_stops(exchange) -> None:
+        exchange.charge("-12.5", kind="DIV")
+        (at_alpaca.folder / "request").write_text("stop")
+
+    at_alpaca.happens[HAPPENS_AT] = pays_and_stops
+    assert at_alpaca.run().status == "stopped"
+    exchange.charge("-7.25", kind="DIV")
+    days_later(monkeypatch, 30)
+
+    result = at_alpaca.run()
+
+    assert result.status == "finished", result.reason
+    at_alpaca.assert_books_equal_the_account()
+    assert [each["amount"] for each in events_of(at_alpaca.folder, "charge")] == [-12.5, -7.25]
 
 
 @pytest.mark.parametrize(
