@@ -50,8 +50,8 @@ class ReportedOrder:
 @dataclass
 class EventCursor:
     """requests: open orders by client order ID. charges: IDs of the latest reported activities; None: none requested
-    yet. asked_on: the day of their latest request; None: an older program wrote it. charges_only: an even older one did,
-    which reported no other activities.
+    yet. asked_on: the day of their latest request; None: an older program wrote it. charges_only: an even older one
+    did, which reported no other activities.
     held: positions in crypto to which the reported fills add up; None: unknown.
     run, number: all other orders up to the `number`-th of the process `run` have ended and were reported. after: UTC;
     orders that the account received later were sent by `run` but not reported.
