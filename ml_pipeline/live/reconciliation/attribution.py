@@ -111,6 +111,9 @@ class _Explained(NamedTuple):
             if each.exit:
                 _exit(each, realized, bar)
                 continue
+            if each.cause == "margin_call":
+                realized.uncalled[bar] = True
+                continue
             if not np.isnan(each.quantity):
                 realized.quantities[bar, assets] = each.quantity
             elif each.closes:
@@ -188,7 +191,7 @@ class _Walk:
             trial = self._envs[id(model)] = self._backtest.env(model, self._realized, at_decision=self._at_decision)
         trial.stand_where(env)
         account = trial.try_step(action)
-        for look in (self._other_quantities, self._other_exits):
+        for look in (self._other_quantities, self._no_margin_call, self._other_exits):
             if found := look(k, env, action, account):
                 self._found += found
                 _Explained(found).apply(self._realized, self._backtest.offset, CAUSES)
@@ -221,6 +224,14 @@ class _Walk:
             elif order is not None and not quantity:
                 found.append(Deviation("partial_fill", k, a, "nothing of it was filled", quantity=0.0))
         return found
+
+    def _no_margin_call(self, k: int, env: ReplayEnv, action: Any, account: ReplayAccount) -> list[Deviation]:
+        """A margin call of the backtest at the close of bar k + 1 that the broker did not make."""
+        called = np.flatnonzero(account.called)
+        if not called.size or self._exited is None or self._exited[k + 1, called].any():
+            return []
+        evidence = "below the maintenance margin, but the broker closed nothing"
+        return [Deviation("margin_call", k, a, evidence) for a in called.tolist()]
 
     def _other_exits(self, k: int, env: ReplayEnv, action: Any, account: ReplayAccount) -> list[Deviation]:
         """Exits within bar k that the broker made and `account` did not, the other way round, or with other money."""

@@ -17,6 +17,7 @@ from ml_pipeline.trading.accounts.ledger import Ledger
 Cause = Literal[
     "corrected_bar",
     "adjusted",
+    "margin_call",
     "missed_bar",
     "by_hand",
     "refused",
@@ -37,6 +38,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 MEANINGS: Mapping[Cause, str] = {
     "corrected_bar": "a bar was corrected after the decision; the backtest uses the corrected one",
     "adjusted": "a position changed without an order: a split, a transfer or the like",
+    "margin_call": "the backtest closed all positions for lack of margin; the broker did not",
     "missed_bar": "no decision, because the bar was late or missing, or the session waited",
     "by_hand": "a user requested a stop or the closing of all positions",
     "refused": "a guard refused the order, or closed all positions",

@@ -21,6 +21,9 @@ from ml_pipeline.trading.envs.stateful import StatefulTradingEnv
 from ml_pipeline.trading.evaluation.baselines import hold_action
 from ml_pipeline.trading.market.data import FloatArray
 
+# The margin of an account that may borrow and is never called while it has equity.
+_NO_MAINTENANCE = 1e-300
+
 
 @dataclass(eq=False)
 class RealizedFills:
@@ -30,7 +33,8 @@ class RealizedFills:
     (T - 1,), all positions were closed instead of a decision. prices, quantities, cost_rates: float64 (T - 1, A), of
     the fills; quantities are signed, costs a fraction of the value traded, NaN means as assumed. exits, exit_prices,
     exit_cost_rates: the same of exits within the bar. charges: float64 (T - 1,), money charged in addition to what is
-    assumed. added: float64 (T - 1, A), quantities that came without an order before those of the bar.
+    assumed. added: float64 (T - 1, A), quantities that came without an order before those of the bar. uncalled: bool
+    (T - 1,), the broker made no margin call.
     """
 
     skipped: NDArray[np.bool_]
@@ -44,6 +48,7 @@ class RealizedFills:
     exit_cost_rates: FloatArray
     charges: FloatArray
     added: FloatArray
+    uncalled: NDArray[np.bool_]
 
     @classmethod
     def nothing(cls, n_bars: int, n_assets: int) -> "RealizedFills":
@@ -61,6 +66,7 @@ class RealizedFills:
             exit_cost_rates=np.full(table, np.nan),
             charges=np.zeros(rows),
             added=np.zeros(table),
+            uncalled=np.zeros(rows, dtype=bool),
         )
 
 
@@ -90,7 +96,11 @@ class ReplayAccount(PlainAccount):
         tables = (realized.quantities, realized.cost_rates, realized.prices)
         self.overrides = Overrides(*(table[bar].tolist() for table in tables))._replace(exits=exits)
         self.holdings[:] = [held + more for held, more in zip(self.holdings, realized.added[bar].tolist(), strict=True)]
+        both = self._terms, self._closing_terms
+        if realized.uncalled[bar]:
+            self._terms, self._closing_terms = (terms._replace(maintenance=_NO_MAINTENANCE) for terms in both)
         super().step(bar, weights, may_trade, closing=closing)
+        self._terms, self._closing_terms = both
         charge = float(realized.charges[bar])
         self.cash -= charge
         self.costs += charge

@@ -184,6 +184,13 @@ class TestByName:
         assert_explained(found)
         assert "adjusted" in causes_of(found)
 
+    def test_a_margin_call_that_the_broker_does_not_make(self) -> None:
+        """Shares leave an account that has borrowed; the backtest closes what is left, and the broker waits."""
+        broker = QuantityBroker(MARKET.symbols, 10_000.0, Faults(moved=0.1, charge=-2.0, seed=161), WHOLE_SHORTS)
+        found = reconciled("buy_hold_sell", broker, size_at="fill", max_gross=2.0)
+        assert_explained(found)
+        assert "margin_call" in causes_of(found)
+
     @pytest.mark.parametrize("rest", ["open", "canceled"])
     def test_lots_and_fixed_fees_with_parts(self, rest: str) -> None:
         faults = {"sim_partial_fill_rate": 0.6, "sim_rest_of_order": rest}
