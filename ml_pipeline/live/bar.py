@@ -125,10 +125,11 @@ class BarProcessor:
                 book(session, event)
         row = session.account.close_bar(bars, closing=state.closing_ordered)
         state.leave_flow_out(row.equity)
-        state.closing_ordered = False
         if state.begun:
-            # If nothing was decided, no choice is undone: everything counts as filled.
-            filled = row.filled if state.decided else [1.0] * len(session.symbols)
+            # If nothing was decided, or all was closed by market orders, no choice is undone: everything counts as
+            # filled.
+            lapses = state.decided and not state.closing_ordered
+            filled = row.filled if lapses else [1.0] * len(session.symbols)
             expired = session.orders.take_expired()
             open_symbols = (order.request.symbol for order in session.orders.open)
             waiting = filter(session.orders.trades, open_symbols)
@@ -142,7 +143,7 @@ class BarProcessor:
             # Before the first fill, an evaluation writes the spreads of the oldest bar of its first window.
             oldest = self._spreads[0]
             row = row._replace(half_spreads=row.half_spreads if oldest is None else np.nan_to_num(oldest).tolist())
-        state.begun, state.decided = True, False
+        state.begun, state.decided, state.closing_ordered = True, False, False
         session.record.add_bar(state.number, bars, row)
         state.note_bar(bars)
         return row

@@ -102,8 +102,8 @@ class ActionReader:
 
     def close(self, fillable: list[bool]) -> tuple[list[float], list[bool]]:
         """The result of `read` for closing every position that can be filled."""
-        self._before = self._choices
         self._choices = [self._flat if can else had for can, had in zip(fillable, self._choices, strict=True)]
+        self._before = self._choices  # closing orders are market orders: none lapses
         return [0.0] * len(fillable), fillable
 
     def note_lapsed(self, filled: list[float]) -> None:

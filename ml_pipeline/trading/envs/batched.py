@@ -294,7 +294,10 @@ class BatchedTradingEnv(VectorEnv):
         """`ActionReader.note_lapsed` for arrays."""
         if self.rules.limit_bps is None:
             return choices
-        return self._xp.to_indices(self._xp.ops.where(book.filled != 0.0, choices, self._now.choices))
+        kept = book.filled != 0.0
+        if self._closings is not None:  # closing orders are market orders: none lapses
+            kept = kept | self._xp.take(self._closings, self._now.rows)
+        return self._xp.to_indices(self._xp.ops.where(kept, choices, self._now.choices))
 
     def _without_exits(self, choices: Any, book: Book) -> Any:
         """`ActionReader.note_exits` for arrays."""

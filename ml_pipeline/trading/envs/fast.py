@@ -32,7 +32,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
     Action: see `TradingRules`. An asset without a bar to fill an order keeps its position. After a stop, the position
     is flat until the next order; the choice of a discrete action is then flat too, so that "long" is a new order.
     Reward: see `rewards`; by default ln(V[t+1] / V[t]) of the equity V after costs.
-    With `flat_at_close`, the action before the last fill of a session is not read: all positions are closed.
+    With `flat_at_close`, the action before the last fill of a session is not read: all positions are closed, and the
+    choices of discrete actions are then flat.
     Ruin and a margin call terminate; the end of the data, or of `episode_length` steps, truncates.
 
     episode_length: steps per episode, which starts at a random bar (training). None: one pass through all bars

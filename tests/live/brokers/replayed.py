@@ -101,7 +101,7 @@ class Replay:
                 i = self.market.symbols.index(event.symbol)
                 self._reader.state()[i] = self._before[i]
         if self.rules.acts_within_bars:
-            if self.rules.limit_bps is not None:
+            if self.rules.limit_bps is not None and not self._closing:
                 choices = zip(row.filled, self._reader.state(), self._before, strict=True)
                 self._reader.set_state([has if n else had for n, has, had in choices])
             self._reader.note_exits(row.exited, row.positions)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ml_pipeline.live.portfolio import AccountBook
@@ -52,6 +52,7 @@ def assert_same(ledger, expected):
     within=st.booleans(),
     flat=st.booleans(),
 )
+@example(seed=59281, n_assets=3, mode="discrete", volatility=0.05, within=True, flat=True)
 def test_books_of_a_replay_are_the_backtests_ledger(random_case, *, seed, n_assets, mode, volatility, within, flat):
     market, rules, actions = random_case(seed, n_assets, mode, volatility, within=within)
     market = carried(market)

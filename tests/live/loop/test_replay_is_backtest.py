@@ -14,6 +14,7 @@ from ml_pipeline.trading.market.files import load_market
 from tests.live.loop.sessions import backtest, deploy, session, trade, write_prices
 
 ONE, TEN = ["A"], [f"S{i}" for i in range(10)]
+TIGHT = {"trade_limit_percent": 5.0, "lot_size": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ ONE, TEN = ["A"], [f"S{i}" for i in range(10)]
         (TEN[:3], {"action_mode": "discrete", "limit_bps": 5.0}, {"lot_size": 1.0}),
         (TEN[:3], {"action_mode": "trade"}, {"financing_bps_per_year": 500.0, "max_gross": 2.0}),
         (TEN[:2], {"flat_at_close": True}, {"slippage_bps": 3.0, "fixed_fee": 0.1, "size_at": "decision"}),
+        (TEN[:4], {"action_mode": "discrete", "flat_at_close": True}, {**TIGHT, "limit_bps": 1.0}),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("quotes", [False, pytest.param(True, marks=pytest.mark.long)])

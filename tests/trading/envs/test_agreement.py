@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ml_pipeline.trading.accounts.rules import TradingRules
@@ -347,6 +347,9 @@ def _with_sessions(market, rules, seed):
     n_assets=st.integers(1, 4),
     mode=st.sampled_from(["discrete", "target_weights", "buy_hold_sell", "trade"]),
     within=st.booleans(),
+)
+@example(seed=59281, n_assets=3, mode="discrete", within=True).via(
+    "a choice is long, but its limited order only closed the short"
 )
 def test_every_environment_is_flat_at_the_close_as_the_reference_is(random_case, *, seed, n_assets, mode, within):
     market, rules, actions = random_case(seed, n_assets, mode, 0.05, within=within)
