@@ -16,6 +16,7 @@ from ml_pipeline.models.rl.policies.threads_and_device import one_thread
 from ml_pipeline.models.rl.preprocessing.spaces import space_as_data, space_name
 from ml_pipeline.runs.sb3.model import SpacesAlone, make_model
 from ml_pipeline.runs.sb3.state import OwnGenerators
+from ml_pipeline.runtime.seeding import random_generator
 
 
 class SB3Policy:
@@ -27,12 +28,36 @@ class SB3Policy:
         self.algorithm = run.algorithm
         self.observation_space = observation_space
         self.action_space = action_space
+        self.generator = random_generator(run.seed, "predict")
         self.act = SB3Acting(self)
 
     def check_spaces(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         """Raise UserError if the policy was made for other spaces; these are of a single environment."""
         check_space("observations", of_policy=self.observation_space, of_envs=observation_space)
         check_space("actions", of_policy=self.action_space, of_envs=action_space)
+
+    def predict(
+        self,
+        observation: Any,
+        state: tuple[np.ndarray, ...] | None = None,
+        episode_start: np.ndarray | None = None,
+        deterministic: bool = False,
+    ) -> tuple[Any, tuple[np.ndarray, ...] | None]:
+        """`predict` of Stable-Baselines3, with the normalization of the run; these policies have no memory.
+
+        Sampling, if the algorithm samples, is seeded by `generator`.
+        """
+        return self.acted(observation, None if deterministic else self.generator), state
+
+    def acted(self, observation: Any, generator: np.random.Generator | None) -> Any:
+        """Actions for one observation or a batch of N: the best, or with a generator sampled, if the algorithm does."""
+        if (normalizer := self.model.get_vec_normalize_env()) is not None:
+            observation = normalizer.normalize_obs(observation)
+        if generator is None:
+            return self.model.policy.predict(observation, deterministic=True)[0]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(generator.integers(2**62)))
+            return self.model.policy.predict(observation, deterministic=False)[0]
 
     def acting_threads(self) -> AbstractContextManager[None]:
         """Within it, actions on a CPU are bit-identical for any number of cores."""
@@ -78,15 +103,7 @@ class SB3Acting:
 
     def __call__(self, observation: Any, *, generator: np.random.Generator | None = None) -> Any:
         """The action for one observation: the best, or sampled if a generator is given and the algorithm samples."""
-        model = self._policy.model
-        if (normalizer := model.get_vec_normalize_env()) is not None:
-            observation = normalizer.normalize_obs(observation)
-        if generator is None:
-            action, _ = model.policy.predict(observation, deterministic=True)
-        else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(int(generator.integers(2**62)))
-                action, _ = model.policy.predict(observation, deterministic=False)
+        action = self._policy.acted(observation, generator)
         return int(action) if isinstance(self._policy.action_space, spaces.Discrete) else action
 
 

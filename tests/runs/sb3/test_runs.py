@@ -149,8 +149,25 @@ def test_a_loaded_policy_acts_as_the_run_reported(tmp_path, capsys):
     reported = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert play(env, policy.act, n_episodes=2, seed=1_000_000).mean_return == pytest.approx(reported["mean_return"])
     assert policy.act(np.zeros(4, np.float32), generator=np.random.default_rng(0)) in (0, 1)
+    batch = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    actions, state = policy.predict(batch, deterministic=True)
+    assert (actions.tolist(), state) == ([policy.act(observation) for observation in batch], None)
     assert evaluate([str(tmp_path / "run")]) == 0
     assert f"return {reported['mean_return']:,.2f}" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_predict_samples_by_default_and_can_be_seeded(tmp_path):
+    settings = {**CARTPOLE, "algorithm": "A2C", "algorithm_kwargs": {}, "total_timesteps": 100}
+    run_in(tmp_path / "run", settings).train()
+    policy, batch = load_policy(tmp_path / "run"), np.zeros((100, 4), np.float32)
+    found = []
+    for _ in range(2):
+        policy.generator = np.random.default_rng(7)
+        found.append(policy.predict(batch)[0].tolist())
+    assert found[0] == found[1]
+    assert set(found[0]) == {0, 1}
+    assert policy.predict(batch)[0].tolist() != found[0]
 
 
 @pytest.mark.slow

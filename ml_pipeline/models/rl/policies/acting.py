@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic
 from ml_pipeline.models.rl.networks.mlp import NumpyMlp
 from ml_pipeline.models.rl.policies.threads_and_device import in_threads
@@ -133,6 +134,22 @@ class ActingMemory:
         sequences = Sequences(starts, self._transfers.to_device(state, "state"))
         parameters, _, states = self._network.over_sequences(seen, sequences)
         return self._transfers.to_host(torch.cat([parameters, states[0]], dim=1))
+
+    def begin(self, state: tuple[Array, ...] | None, episode_start: Array | None) -> None:
+        """Continue from a state of `predict`, reset where `episode_start`, bool (n,), says so; None: new episodes.
+
+        Raises UserError if a shape is wrong.
+        """
+        for name, given, shape in (
+            ("state", None if state is None else state[0], self.state.shape),
+            ("episode_start", episode_start, self.state.shape[:1]),
+        ):
+            if given is not None and np.shape(given) != shape:
+                raise UserError(f"{name} must have shape {shape}, one row per observation, but has {np.shape(given)}.")
+        if state is not None:
+            self.state = np.array(state[0], dtype=np.float32)
+        if episode_start is not None:
+            self.forget(np.asarray(episode_start, dtype=np.bool_))
 
     def forget(self, done: Array) -> None:
         """Reset the states of environments whose episode has ended; done: bool (n,)."""

@@ -25,7 +25,7 @@ from ml_pipeline.models.rl.policies.threads_and_device import one_thread
 from ml_pipeline.models.rl.preprocessing.action_mask import check_masks
 from ml_pipeline.models.rl.preprocessing.normalization import ValueNormalizer
 from ml_pipeline.models.rl.preprocessing.observations import ObservationPreprocessor, observation_layout
-from ml_pipeline.models.rl.preprocessing.spaces import action_fitter, only_row, space_as_data, space_name
+from ml_pipeline.models.rl.preprocessing.spaces import action_fitter, batch_size, only_row, space_as_data, space_name
 from ml_pipeline.runtime.seeding import random_generator
 
 Array = np.ndarray
@@ -35,9 +35,10 @@ Perceptron = Callable[[torch.Tensor], torch.Tensor]
 class Policy:
     """Maps observations to actions. N environments, D observation size.
 
-    `act` acts in a single environment; `choose` acts in N, on preprocessed observations. Learning changes the weights
-    of `network`, the statistics of `observations`, and `values`, the units in which the critic predicts. `recurrent`
-    runs a network with memory over rollouts in compiled code; it is None unless `compile` succeeded.
+    `act` acts in a single environment; `predict` acts in one or in N, as in Stable-Baselines3; `choose` acts in N, on
+    preprocessed observations. Learning changes the weights of `network`, the statistics of `observations`, and
+    `values`, the units in which the critic predicts. `recurrent` runs a network with memory over rollouts in compiled
+    code; it is None unless `compile` succeeded. `generator` draws for `predict`; assign another one to seed it.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Policy:
         self.recurrent: CompiledRecurrent | None = None
         self._traits = traits_of(observation_space, action_space, config)
         self._spaces_as_data = {"observation": space_as_data(observation_space), "action": space_as_data(action_space)}
+        self.generator = random_generator(seed, "predict")
         self.act = Acting(self)
 
     def check_spaces(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
@@ -160,6 +162,33 @@ class Policy:
     def choose_likeliest(self, normalized: Array, memory: ActingMemory | None = None) -> Array:
         """The most likely actions, (N, ...); nothing is sampled."""
         return self.distribution.mode(self.parameters(normalized, memory))
+
+    def predict(
+        self,
+        observation: Any,
+        state: tuple[Array, ...] | None = None,
+        episode_start: Array | None = None,
+        deterministic: bool = False,
+    ) -> tuple[Any, tuple[Array, ...] | None]:
+        """Actions for one observation or a batch of N, and the state for the next call, as in Stable-Baselines3.
+
+        state: what the previous call returned, one float32 (N, S); None if episodes begin, and always without memory.
+        episode_start: bool (N,), where a new episode begins, so that the state is reset. deterministic: the most likely
+        actions; otherwise they are sampled with `generator`. Normalization and action masks are applied as in `act`.
+        Raises UserError if the observation or the state has another shape.
+        """
+        n_rows = batch_size(self.observation_space, observation)
+        normalized = self.observations.normalize(np.array(self.observations.encode(observation)))
+        memory = self.new_memory(len(normalized))
+        if memory is not None:
+            memory.begin(state, episode_start)
+        if deterministic:
+            chosen = self.choose_likeliest(normalized, memory)
+        else:
+            noise = self.distribution.draw_noise(self.generator, (len(normalized),))
+            chosen = self.choose(normalized, noise, memory)
+        actions = self.fit_actions(chosen)
+        return only_row(actions) if n_rows is None else actions, (memory.state,) if memory is not None else None
 
     def parameters(
         self, normalized: Array, memory: ActingMemory | None = None, at_hand: ActRows | None = None

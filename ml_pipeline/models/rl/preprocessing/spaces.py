@@ -45,6 +45,45 @@ def observation_encoder(space: spaces.Space, *, dtype: type = np.float32) -> tup
     raise _not_of_fixed_size(space)
 
 
+def batch_size(space: spaces.Space, observation: Any) -> int | None:
+    """N for a batch of N observations, None for a single one. space: of a single environment.
+
+    Raises UserError if the observation has another form or shape, or parts of several sizes.
+
+    >>> batch_size(spaces.Box(-1, 1, (3,)), [0.0, 0.5, 1.0]), batch_size(spaces.Discrete(2), [0, 1, 1, 0])
+    (None, 4)
+    """
+    sizes = set(_batch_sizes(space, observation, "an observation"))
+    if len(sizes) != 1:
+        found = ", ".join(sorted("one observation" if n is None else f"a batch of {n}" for n in sizes))
+        raise UserError(f"The parts of an observation must have equally many rows, but are {found}.")
+    return sizes.pop()
+
+
+def _batch_sizes(space: spaces.Space, part: Any, name: str) -> Iterator[int | None]:
+    """`batch_size` of each part of an observation that is not a Dict or Tuple."""
+    received = type(part).__name__
+    if isinstance(space, spaces.Dict) and isinstance(part, Mapping) and space.spaces.keys() <= part.keys():
+        for key, inner in space.spaces.items():
+            yield from _batch_sizes(inner, part[key], f'the part "{key}" of {name}')
+        return
+    if isinstance(space, spaces.Tuple) and isinstance(part, tuple | list) and len(part) == len(space):
+        for i, inner in enumerate(space.spaces):
+            yield from _batch_sizes(inner, part[i], f"part {i} of {name}")
+        return
+    if not isinstance(part, Mapping | tuple) and not isinstance(space, spaces.Dict | spaces.Tuple):
+        shape = tuple(np.shape(part))
+        if shape == space.shape or shape[1:] == space.shape:
+            yield None if shape == space.shape else shape[0]
+            return
+        received = f"shape {shape}"
+    remedy = "; reset() returns the observation and a dict, so pass only the first" if isinstance(part, tuple) else ""
+    raise UserError(
+        f"Expected {name} in {space_name(space)}, or a batch of them with one more dimension in front, but got "
+        f"{received}{remedy}."
+    )
+
+
 def flat_size(space: spaces.Space, key: str | None = None) -> int:
     """The number of columns of a space other than Dict and Tuple; key: its name if it is a part of one.
 
