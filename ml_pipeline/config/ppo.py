@@ -125,6 +125,14 @@ class PPOConfig:
     """Activation function after each hidden layer, as defined in torch; gelu is the exact version, not the tanh
     approximation."""
 
+    ortho_init: bool = True
+    """Start with orthogonal weights and biases of 0, so that the first actions hardly depend on observations; off:
+    torch's default weights and biases."""
+
+    log_std_init: float = 0.0
+    """Logarithm of the initial standard deviation of continuous actions, usually -3 to 0; 0 is a deviation of 1, -2 of
+    0.14. With a larger value, the policy explores more at first."""
+
     squash_actions: bool = False
     """Map continuous actions into their bounds by tanh; otherwise clip them to the bounds."""
 
@@ -168,6 +176,7 @@ class PPOConfig:
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name), remedy="leave it out to switch it off")
         check_non_negative("vf_coef", self.vf_coef)
+        check_within("log_std_init", self.log_std_init, -20, 20)
         for name in ("gamma", "gae_lambda"):
             check_within(name, getattr(self, name), 0, 1)
         check_choice("learning_rate_schedule", self.learning_rate_schedule, get_args(LearningRateSchedule))

@@ -211,7 +211,8 @@ def _activation(value: Any, source: Path) -> Flat:
 _POLICY_KWARGS: dict[str, Reader] = {
     "net_arch": _net_arch,
     "activation_fn": _activation,
-    "ortho_init": only("ortho_init", True),
+    "ortho_init": same("ortho_init"),
+    "log_std_init": same("log_std_init"),
 }
 _AGENT_KWARGS: dict[str, Reader] = {
     **{
@@ -237,9 +238,10 @@ _OWN_IN_TRAINING: dict[str, Reader] = {
         for name in (
             "total_timesteps", "iterations", "minibatch_size", "learning_rate_schedule", "clip_range_schedule",
             "hidden_sizes", "value_hidden_sizes", "activation", "normalize_advantages", "normalize_obs",
-            "clip_obs", "normalize_rewards", "normalize_values", "squash_actions", "share_layers", "share_encoder",
-            "memory", "memory_size", "sequence_length", "init_from", "checkpoint_dir", "checkpoint_interval",
-            "eval_interval", "eval_episodes", "stop_at_return", "stop_on_plateau", "n_envs", "algorithm_kwargs",
+            "clip_obs", "normalize_rewards", "normalize_values", "ortho_init", "log_std_init", "squash_actions",
+            "share_layers", "share_encoder", "memory", "memory_size", "sequence_length", "init_from",
+            "checkpoint_dir", "checkpoint_interval", "eval_interval", "eval_episodes", "stop_at_return",
+            "stop_on_plateau", "n_envs", "algorithm_kwargs",
         )
     },
     "log_interval": lambda value, source: {},  # every iteration is written; see `LOGGING_KEYS`

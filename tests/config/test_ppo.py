@@ -56,6 +56,7 @@ from ml_pipeline.config.ppo import PPOConfig
             "sequence_length is 32, but memory is none; set memory to gru or lstm, or leave it out.",
         ),
         ("sequence_length", 0, "sequence_length must be a whole number of at least 1, but got 0."),
+        ("log_std_init", -30, "log_std_init must lie between -20 and 20, but got -30."),
         ("memory", "rnn", 'memory must be one of none, gru, lstm, but got "rnn".'),
         ("hidden_sizes", (), "hidden_sizes must name at least one layer, such as 64 64, but got none."),
         ("value_hidden_sizes", (), "value_hidden_sizes must name at least one layer, such as 64 64, but got none."),

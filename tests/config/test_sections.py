@@ -57,6 +57,11 @@ def test_the_spelling_of_the_zoo_stays_for_the_settings():
     assert flatten_sections(content, AGENT_SECTIONS, SOURCE) == content["kwargs"]
 
 
+def test_initial_weights_keep_their_names():
+    theirs = {"ortho_init": False, "log_std_init": -2}
+    assert flatten_sections({"kwargs": {"policy_kwargs": theirs}}, AGENT_SECTIONS, SOURCE) == theirs
+
+
 def test_a_value_network_may_have_layers_of_its_own():
     content = {"kwargs": {"policy_kwargs": {"net_arch": {"pi": [8], "vf": [16, 9]}}}}
     assert flatten_sections(content, AGENT_SECTIONS, SOURCE) == {"hidden_sizes": [8], "value_hidden_sizes": [16, 9]}

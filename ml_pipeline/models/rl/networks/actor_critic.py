@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ml_pipeline.config.ppo import Activation, PPOConfig
 from ml_pipeline.models.rl.networks.distributions import distribution_for
 from ml_pipeline.models.rl.networks.image_encoder import N_FEATURES, ImageEncoder
-from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS, build_mlp, paired_order
+from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS, build_mlp, draw_default_weights, paired_order
 from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, leaves_of
 from ml_pipeline.models.rl.transitions import Sequences
@@ -224,15 +224,29 @@ def network_for(
     Raises UnsupportedSpace if a setting does not fit the observations or the action space.
     """
     squash = config.squash_actions
-    if squash and not any(isinstance(leaf, spaces.Box) for leaf in leaves_of(action_space)):
-        raise UnsupportedSpace(
-            f"squash_actions needs a Box of actions, but the action space is {action_space}; switch it off."
-        )
+    has_numbers = any(isinstance(leaf, spaces.Box) for leaf in leaves_of(action_space))
+    for name, given, remedy in (
+        ("squash_actions", squash, "switch it off"),
+        ("log_std_init", config.log_std_init, "leave it out"),
+    ):
+        if given and not has_numbers:
+            raise UnsupportedSpace(f"{name} needs a Box of actions, but the action space is {action_space}; {remedy}.")
     if config.bfloat16 and not layout.images:
         raise UnsupportedSpace("bfloat16 needs images, but the observations have none; switch it off.")
     if not config.share_encoder and not layout.images:
         raise UnsupportedSpace("share_encoder needs images, but the observations have none; leave it on.")
-    network_config = NetworkConfig.of_config(config)
+    network = _new_network(layout, action_space, config, generator)
+    if not config.ortho_init:
+        draw_default_weights(network, generator)
+    for log_std in network.distribution.parameters():  # distributions have no others
+        nn.init.constant_(log_std, config.log_std_init)
+    return network
+
+
+def _new_network(
+    layout: ObservationLayout, action_space: spaces.Space, config: PPOConfig, generator: torch.Generator
+) -> ActorCritic | GeneralActorCritic:
+    squash, network_config = config.squash_actions, NetworkConfig.of_config(config)
     if not layout.is_plain or network_config.share_layers or network_config.memory is not None:
         return GeneralActorCritic(layout, action_space, network_config, squash_actions=squash, generator=generator)
     return ActorCritic(

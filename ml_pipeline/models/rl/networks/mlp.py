@@ -78,6 +78,22 @@ def build_mlp(
     return nn.Sequential(*layers)
 
 
+def draw_default_weights(network: nn.Module, generator: torch.Generator) -> None:
+    """Replace weights and biases by torch's default ones: uniform, up to 1/sqrt(inputs), in memory cells 1/sqrt(units).
+
+    Layers of other kinds are unchanged.
+    """
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            bound = layer.weight[0].numel() ** -0.5
+        elif isinstance(layer, nn.RNNCellBase):
+            bound = layer.hidden_size**-0.5
+        else:
+            continue
+        for parameter in layer.parameters():
+            nn.init.uniform_(parameter, -bound, bound, generator=generator)
+
+
 class NumpyMlp:
     """Forward pass of a `build_mlp` network on a CPU, from NumPy to NumPy, for the few observations of one step.
 

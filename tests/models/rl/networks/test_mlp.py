@@ -5,9 +5,10 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from ml_pipeline.config.ppo import Activation
-from ml_pipeline.models.rl.networks.mlp import NumpyMlp, build_mlp
+from ml_pipeline.models.rl.networks.mlp import NumpyMlp, build_mlp, draw_default_weights
 from ml_pipeline.models.rl.update.gradient_steps import flatten_parameters
 
 
@@ -43,6 +44,16 @@ def test_weights_are_orthogonal_with_their_gain_and_biases_zero():
     torch.testing.assert_close(hidden @ hidden.T, 2.0 * torch.eye(64), atol=1e-5, rtol=0)
     torch.testing.assert_close(output @ output.T, 1e-4 * torch.eye(8), atol=1e-8, rtol=0)
     assert not network[0].bias.any()
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(5, 7), nn.Conv2d(3, 4, 3), nn.LSTMCell(3, 4), nn.GRUCell(3, 4)])
+def test_default_weights_are_those_that_torch_draws(layer):
+    torch.manual_seed(3)
+    layer.reset_parameters()
+    expected = [weight.clone() for weight in layer.parameters()]
+    torch.manual_seed(4)
+    draw_default_weights(nn.Sequential(layer, nn.Tanh()), torch.Generator().manual_seed(3))
+    assert all(map(torch.equal, layer.parameters(), expected))
 
 
 def test_the_same_seed_gives_the_same_weights():

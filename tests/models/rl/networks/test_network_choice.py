@@ -9,6 +9,7 @@ from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActo
 from ml_pipeline.models.rl.preprocessing.observations import observation_layout
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace
 
+IMAGE = spaces.Box(0, 255, (3, 36, 36), "uint8")
 VECTOR, CHOICES = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 MASKED = spaces.Dict(x=VECTOR, action_mask=spaces.MultiBinary(2))
 
@@ -40,7 +41,24 @@ def test_all_else_is_for_the_general_one(space, settings):
 def test_settings_that_are_about_nothing_are_refused():
     with pytest.raises(UnsupportedSpace, match=r"squash_actions needs a Box of actions, .* is Discrete\(2\)"):
         chosen(squash_actions=True)
+    with pytest.raises(UnsupportedSpace, match=r"log_std_init needs a Box of actions, .* is Discrete\(2\)"):
+        chosen(log_std_init=-1.0)
     with pytest.raises(UnsupportedSpace, match="bfloat16 needs images, but the observations have none"):
         chosen(bfloat16=True)
     with pytest.raises(UnsupportedSpace, match="share_encoder needs images, but the observations have none"):
         chosen(share_encoder=False)
+
+
+@pytest.mark.parametrize(
+    ("space", "settings"), [(VECTOR, {}), (VECTOR, {"share_layers": True}), (VECTOR, {"memory": "lstm"}), (IMAGE, {})]
+)
+def test_without_ortho_init_every_weight_and_bias_is_random(space, settings):
+    network = chosen(space, VECTOR, ortho_init=False, log_std_init=-2.0, **settings)
+    for name, weight in network.named_parameters():
+        if name.startswith("distribution"):
+            assert weight.tolist() == [-2.0] * 3
+        elif weight.numel() > 1:
+            assert weight.std() > 0.02, name
+    again, usual = chosen(space, VECTOR, ortho_init=False, **settings), chosen(space, VECTOR, **settings)
+    assert torch.equal(again.critic_output.weight, network.critic_output.weight)
+    assert not torch.equal(usual.critic_output.weight, network.critic_output.weight)

@@ -79,6 +79,7 @@ def test_what_can_be_compiled():
     observations = spaces.Box(-1, 1, (3,))
     assert can_compile(Policy(observations, CHOICES).network)
     assert can_compile(Policy(observations, NUMBERS).network)
+    assert can_compile(Policy(observations, NUMBERS, PPOConfig(ortho_init=False, log_std_init=-2.0)).network)
     assert not can_compile(Policy(observations, NUMBERS, PPOConfig(squash_actions=True)).network)
     assert not can_compile(Policy(observations, spaces.MultiDiscrete([2, 2])).network)
     assert not can_compile(Policy(observations, CHOICES, PPOConfig(share_layers=True)).network)
