@@ -1,4 +1,5 @@
-"""Splits in a session: features see earlier prices rescaled, and nothing is ordered until the account has the split.
+"""Splits in a session: features and guards see earlier prices rescaled, and until the account has the split nothing is
+ordered and no stop or target is open, because Alpaca leaves the prices of those that belong to a group as they are.
 
 The journal keeps bars as they came. A symbol has A places in a set of bars.
 """
@@ -21,7 +22,7 @@ _DAYS_BEFORE = np.timedelta64(3, "D")
 
 
 def note_action(session: SessionComponents, action: CorporateAction, waiting: Sequence[BarSet]) -> None:
-    """Record a corporate action that the feed reports, and rescale the features' past after a split.
+    """Record a corporate action that the feed reports, and rescale the past of features and guards after a split.
 
     waiting: bars that are observed and not in the journal yet.
     """
@@ -29,11 +30,18 @@ def note_action(session: SessionComponents, action: CorporateAction, waiting: Se
     if action.action_id in {known.action_id for _, known in journal.corporate_actions()}:
         return
     splits = action.kind == "split" and state.begun  # bars of before the first decision are adjusted by their source
+    awaited = splits and bool(session.account.positions.get(action.symbol)) and not _is_booked(journal, action)
+    what = action.what
+    if awaited and session.orders.protects:
+        what += " Its stop and target are canceled until the account has the split."
     with session.record.transaction():
         journal.add_corporate_action(state.number + len(waiting), action if splits else action._replace(factor=1.0))
-        session.record.log("corporate_action", state.time, **action._asdict(), sentence=action.what)
-        if splits and not _is_booked(journal, action):
+        session.record.log("corporate_action", state.time, **action._asdict(), sentence=what)
+        if awaited:
             state.awaited_splits.add(action.symbol)
+        if splits and state.last is not None and state.last.time < action.begins:
+            session.guards.note_split(action.symbol, action.factor)
+            state.guards = session.guards.state()
     if splits:
         before, runner = session.runner.state(), session.runner
         calendar = runner.policy.calendar(session.feed.calendar)

@@ -82,6 +82,8 @@ class TradingEngine:
                 self._note_correction(event)
             case CorporateAction():
                 note_action(session, event, self._bar.waiting)
+                if session.orders.protects and session.state.begun:
+                    session.attempt(self._look_and_protect)
             case End():
                 return self._end_of_bars()
         return None

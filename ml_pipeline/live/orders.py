@@ -204,11 +204,13 @@ class OrderManager:
 
     def protect(self, account: AccountBook) -> list[Unprotected] | None:
         """Make the protective orders at the broker fit the books, see `Protector.keep`. Positions in symbols with open
-        orders wait for their end."""
+        orders wait for their end, and those with a split that the account lacks have no protective order: its prices
+        would be those of before the split."""
         if self._protector is None:
             return []
         busy = {each.request.symbol for each in self.open}
-        held, entries = account.positions, zip(account.symbols, account.entries, strict=True)
+        held = {symbol: n for symbol, n in account.positions.items() if symbol not in self._state.awaited_splits}
+        entries = zip(account.symbols, account.entries, strict=True)
         positions = [Position(each, held.get(each, Decimal(0)), entry) for each, entry in entries if each not in busy]
         return self._protector.keep(
             positions, self._state.number, any_closed=lambda: bool(self._closed_by_protection())

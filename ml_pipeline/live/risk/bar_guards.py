@@ -95,7 +95,8 @@ def without(bars: BarSet, refusals: Iterable[Refusal], symbols: Sequence[str]) -
 
 
 class PriceJump(Guard):
-    """A close that is too far from the previous one, as a fraction of it or in deviations of earlier changes.
+    """A close that is too far from the previous one, as a fraction of it or in deviations of earlier changes; after a
+    split, from the previous one in the new prices.
 
     Each close is compared with the previous one, so a true jump blocks a symbol for one bar, and a wrong price for two.
     Deviations are of changes per bar around 0, averaged exponentially over about 100 bars; a change beyond the limit
@@ -130,6 +131,9 @@ class PriceJump(Guard):
                 too_far |= (moved > self._deviations * deviation * before * (1 + ROUNDING)) & (deviation > 0.0)
         found = np.flatnonzero(too_far)
         return blocking(self._refusal(int(i), bars.close[i], before[i], deviation[i]) for i in found)
+
+    def note_split(self, symbol: str, factor: float) -> None:
+        self._last = np.where(np.isin(self._symbols, symbol), self._last * factor, self._last)
 
     def _learn(self, bars: BarSet) -> None:
         usable = np.isfinite(bars.close) & (bars.close > 0.0)

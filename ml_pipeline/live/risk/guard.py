@@ -208,6 +208,9 @@ class Guard:
     def note_flow(self, amount: float) -> None:
         """Note that money came into the account (positive) or left it, which is neither profit nor loss."""
 
+    def note_split(self, symbol: str, factor: float) -> None:
+        """Note that the prices of a symbol are multiplied by this factor from the next bar on."""
+
     def on_decision(self, decision: DecisionMade) -> Verdict:
         """Judge the decision."""
         return TRADE

@@ -134,6 +134,11 @@ class Guards:
         for guard in self._guards:
             guard.note_flow(amount)
 
+    def note_split(self, symbol: str, factor: float) -> None:
+        """Note that the prices of a symbol are multiplied by this factor from the next bar on."""
+        for guard in self._guards:
+            guard.note_split(symbol, factor)
+
     def on_decision(self, decision: DecisionMade) -> Verdict:
         """Judge the policy's decision and its features."""
         return self._all(lambda guard: guard.on_decision(decision))

@@ -12,6 +12,7 @@ from ml_pipeline.live.brokers.broker import BrokerUnavailable
 from ml_pipeline.live.config import paper_trade_config
 from ml_pipeline.live.connections import open_feed
 from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy
+from ml_pipeline.live.feeds.feed import CorporateAction
 from ml_pipeline.live.orders import OrderManager
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.live.session import PaperTrading
@@ -30,14 +31,16 @@ RULES = {
 }
 
 
-def write_prices(path, *, seed=0):
-    """Minute bars within one session of the exchange, in whole cents."""
+def write_prices(path, *, seed=0, split_at=N_BARS):
+    """Minute bars within one session of the exchange, in whole cents; split_at: the bar before which 2 for 1 come."""
     generator = np.random.default_rng(seed)
     closes = 100 * np.exp(generator.normal(0, 0.006, N_BARS).cumsum())
     times = np.datetime64("2024-03-04T15:00", "s") + np.arange(N_BARS) * np.timedelta64(1, "m")
     lines = ["time,symbol,open,high,low,close,volume"]
     opened = 100.0
-    for time, close in zip(times, closes, strict=True):
+    for number, (time, close) in enumerate(zip(times, closes, strict=True)):
+        if number >= split_at:
+            opened, close = opened if number > split_at else opened / 2, close / 2
         high, low = max(opened, close) * 1.003, min(opened, close) * 0.997
         cells = ",".join(f"{price:.2f}" for price in (opened, high, low, close))
         lines.append(f"{str(time).replace('T', ' ')},{SYMBOL},{cells},100")
@@ -235,4 +238,71 @@ def test_a_session_that_is_stopped_leaves_its_position_protected(server, tmp_pat
     result = run(server, model, tmp_path / "live", prices, SimpleNamespace(next_item=stop_with_a_position))
 
     assert (result.status, result.flat) == ("stopped", False)
+    market.check()
+
+
+SPLIT_AT = 53
+
+
+class SplitMarket(Market):
+    """Splits 2 for 1 before a bar; the session hears of it first, and the account has it so many bars later.
+
+    killed: the process ends when the session has heard of it. before: the protective orders until then.
+    """
+
+    def __init__(self, exchange, prices, *, bars_late, killed):
+        super().__init__(exchange, prices)
+        self.splits_at, self.killed, self.told = SPLIT_AT + bars_late, killed, False
+        self.before, self.after = {}, {}
+
+    def next_item(self, feed, timeout_s):
+        if self.done == SPLIT_AT and not self.told:
+            self.told, self.before = True, self.prices()
+            begins = self.first.astype("datetime64[ns]") + np.timedelta64(SPLIT_AT, "m")
+            return CorporateAction("s-1", SYMBOL, "split", begins, 0.5, "AAPL splits 2 for 1.")
+        if self.told and self.splits_at >= self.done:
+            assert self.prices() == {}, "a stop at the old price closes the position at the open"
+        if self.told and self.killed:
+            self.killed = False
+            raise Killed
+        if self.told and self.splits_at == self.done:
+            self.splits_at = -1
+            self.exchange.split(SYMBOL, 2, 1)
+            self.exchange.prices = {SYMBOL: self.opens[self.done]}
+        elif self.told and self.splits_at < 0 and not self.after:
+            self.after = self.prices()
+        return super().next_item(feed, timeout_s)
+
+    def check(self):
+        if not self.told or self.splits_at < 0 and self.after:
+            super().check()
+
+    def prices(self):
+        """The price of each open order."""
+        orders = [each for each in self.exchange.orders.values() if each.status in ("new", "held")]
+        return {each.kind: float(each.stop_price or each.limit_price) for each in orders}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("bars_late", "killed"), [(0, True), (2, False)])
+def test_a_split_never_finds_a_stop_at_the_old_price(server, tmp_path, *, bars_late, killed):
+    """Alpaca leaves the prices and quantities of bracket and OCO orders as they are."""
+    write_prices(tmp_path / "prices.csv", split_at=SPLIT_AT)
+    model = deploy(tmp_path / "model", [SYMBOL], **RULES)
+    market = SplitMarket(server.trading.exchange, tmp_path / "prices.csv", bars_late=bars_late, killed=killed)
+    if killed:
+        with pytest.raises(Killed):
+            run(server, model, tmp_path / "live", tmp_path / "prices.csv", market)
+
+    result = run(server, model, tmp_path / "live", tmp_path / "prices.csv", market)
+
+    assert result.status == "finished", result.reason
+    assert len(market.before) == len(market.after) == 2, "nothing was tested"
+    assert [each["kind"] for each in events_of(result.folder, "adjustment")] == ["split"]
+    (told,) = events_of(result.folder, "corporate_action")
+    assert told["sentence"].endswith("Its stop and target are canceled until the account has the split.")
+    exits = [each for each in events_of(result.folder, "fill") if each["exit"]]
+    assert not [each for each in exits if each["bar"] == f"2024-03-04T15:{SPLIT_AT}:00"]
+    if not bars_late:
+        assert market.after == {kind: pytest.approx(price / 2, abs=0.02) for kind, price in market.before.items()}
     market.check()

@@ -88,7 +88,8 @@ def traded(model: Path, root: Path, prices: Path, *, splits: bool, stops_at: int
 
     for _ in range(1 if stops_at is None else 2):
         broker_class = splitting(BEGINS) if splits else SimulatedBroker
-        trading = session(model, root, prices=prices, broker_class=broker_class, next_item=next_item)
+        settings = {"broker_class": broker_class, "next_item": next_item, "guard_price_jump": 0.2}
+        trading = session(model, root, prices=prices, **settings)
         result = trading.run()
     assert result.status == "finished", result.reason
     return result.folder
@@ -96,8 +97,10 @@ def traded(model: Path, root: Path, prices: Path, *, splits: bool, stops_at: int
 
 @pytest.mark.parametrize("stops_at", [None, 31, 35])
 def test_a_split_changes_no_decision_and_no_equity(tmp_path, replay, stops_at):
-    """Also if the session is stopped at the first bar after the split, or later, and started again."""
-    model, prices, split = replay
+    """Nor a stop, nor a limit on price jumps: also if the session is stopped at the first bar after the split, or later,
+    and started again."""
+    _, prices, split = replay
+    model = deploy(tmp_path / "protected", ONE, stop_loss=0.02)
     plain = traded(model, tmp_path / "plain", prices, splits=False, stops_at=stops_at)
 
     folder = traded(model, tmp_path / "split", split, splits=True, stops_at=stops_at)
@@ -109,6 +112,8 @@ def test_a_split_changes_no_decision_and_no_equity(tmp_path, replay, stops_at):
     decided, expected = events_of(folder, "decision"), events_of(plain, "decision")
     assert [each["bar"] for each in decided] == [each["bar"] for each in expected]
     assert [each["action"] for each in decided] == pytest.approx([each["action"] for each in expected], abs=1e-6)
+    assert not events_of(folder, "refusal")
+    assert any(map(abs, column(folder, "exited_A"))), "no stop was reached"
 
 
 def test_until_the_account_has_the_split_nothing_is_ordered_and_no_loss_is_counted(tmp_path, replay):
@@ -130,6 +135,25 @@ def test_until_the_account_has_the_split_nothing_is_ordered_and_no_loss_is_count
     assert [each["bar"] for each in missed] == [f"2024-03-05T00:0{minute}:00" for minute in range(3)]
     assert "the account does not have the split of A yet" in missed[0]["sentence"]
     assert not {each["bar"] for each in missed} & {each["bar"] for each in events_of(result.folder, "order")}
+
+
+def test_the_split_of_a_symbol_that_is_not_held_is_not_waited_for(tmp_path, replay):
+    """The kill file prevents orders until the split is reported."""
+    model, _, split = replay
+    waiting: list[Any] = []
+    kill_file = tmp_path / "STOP"
+    kill_file.touch()
+
+    def next_item(feed: Any, timeout_s: float | None) -> Any:
+        if (item := reported(feed, timeout_s, waiting)) is SPLIT:
+            kill_file.unlink()
+        return item
+
+    folder = trade(model, tmp_path / "live", split, next_item=next_item, kill_file=kill_file).folder
+
+    assert [each["kind"] for each in events_of(folder, "corporate_action")] == ["split"]
+    assert len(events_of(folder, "order")) > 3
+    assert not events_of(folder, "missed")
 
 
 def test_reconciling_names_the_split_and_nothing_else(tmp_path, replay):

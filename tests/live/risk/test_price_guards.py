@@ -187,3 +187,11 @@ def test_what_cannot_be_is_sifted_out_before_it_is_observed_and_told_with_the_ba
     assert guards.sift(fine := bars(100.0, 100.0, 100.0, time=now)) is fine
     assert guards.on_bars(fine, now + seconds(60), None).refusals == ()
     assert guards.on_orders(orders, Books(), [100.0] * 3, now)[0] == orders
+
+
+def test_a_close_after_a_split_is_compared_with_the_last_one_in_the_new_prices():
+    guards = guards_of("A", "B", guard_price_jump=0.1)
+    assert tradable(guards, [100.0, 100.0]) == ["A", "B"]
+    guards.note_split("A", 0.5)
+    assert tradable(guards, [52.0, 52.0]) == ["A"]
+    assert tradable(guards, [104.0, 52.0]) == ["B"]
