@@ -38,9 +38,9 @@ def write_prices(path, *, seed=0, split_at=N_BARS):
     times = np.datetime64("2024-03-04T15:00", "s") + np.arange(N_BARS) * np.timedelta64(1, "m")
     lines = ["time,symbol,open,high,low,close,volume"]
     opened = 100.0
+    closes[split_at:] /= 2
     for number, (time, close) in enumerate(zip(times, closes, strict=True)):
-        if number >= split_at:
-            opened, close = opened if number > split_at else opened / 2, close / 2
+        opened /= 2 if number == split_at else 1
         high, low = max(opened, close) * 1.003, min(opened, close) * 0.997
         cells = ",".join(f"{price:.2f}" for price in (opened, high, low, close))
         lines.append(f"{str(time).replace('T', ' ')},{SYMBOL},{cells},100")
@@ -274,7 +274,7 @@ class SplitMarket(Market):
         return super().next_item(feed, timeout_s)
 
     def check(self):
-        if not self.told or self.splits_at < 0 and self.after:
+        if not self.told or (self.splits_at < 0 and self.after):
             super().check()
 
     def prices(self):

@@ -97,8 +97,8 @@ def traded(model: Path, root: Path, prices: Path, *, splits: bool, stops_at: int
 
 @pytest.mark.parametrize("stops_at", [None, 31, 35])
 def test_a_split_changes_no_decision_and_no_equity(tmp_path, replay, stops_at):
-    """Nor a stop, nor a limit on price jumps: also if the session is stopped at the first bar after the split, or later,
-    and started again."""
+    """Nor a stop, nor a limit on price jumps; also if the session is stopped at the first bar after the split, or
+    later, and started again."""
     _, prices, split = replay
     model = deploy(tmp_path / "protected", ONE, stop_loss=0.02)
     plain = traded(model, tmp_path / "plain", prices, splits=False, stops_at=stops_at)
