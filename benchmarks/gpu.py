@@ -2,8 +2,9 @@
 
     python benchmarks/gpu.py [--rounds 3] [--device cuda]
 
-Two jobs: BatchedTradingEnv, 4,096 environments, as tensors that stay on the device (on the CPU as arrays, and as
-tensors too, to choose between them), and CartPole-v1 by ParallelEnv, whose observations a policy on the device is sent.
+Three jobs: BatchedTradingEnv, 4,096 environments, as tensors that stay on the device (on the CPU as arrays, and as
+tensors too, to choose between them); CartPole-v1 by ParallelEnv, whose observations a policy on the device is sent; and
+the same with frames of 84x84x4, whose convolutions are what a GPU is for.
 Contestants take turns within a round; figures are medians. On cuda, parts of an iteration are told apart by events, for
 which the device is waited for at the end; utilization is the driver's, asked after each iteration. Where there is no
 GPU, the CPU's figures stand alone and a sentence says so.
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
+from throughput_envs import Frames
 from trading_envs import market
 
 from ml_pipeline.config.ppo import PPOConfig
@@ -28,6 +30,7 @@ from ml_pipeline.trading.envs.batched import BatchedTradingEnv
 WARM_UP, COUNTED = 1, 2  # iterations
 BATCHED = PPOConfig(n_steps=32, minibatch_size=16_384, n_epochs=4)
 PARALLEL = PPOConfig(n_steps=256, minibatch_size=256, n_epochs=10)
+IMAGES = PPOConfig(n_steps=64, minibatch_size=128, n_epochs=4)
 
 
 class Measured(NamedTuple):
@@ -75,9 +78,9 @@ def batched(device: str, *, tensors: bool) -> Iterator[PPOTrainer]:
 
 
 @contextlib.contextmanager
-def parallel(device: str) -> Iterator[PPOTrainer]:
-    with contextlib.closing(ParallelEnv([cart_pole] * 8, copy=False)) as envs:
-        yield trainer(envs, PARALLEL, device)
+def parallel(make_env: Callable[[], Any], config: PPOConfig, device: str) -> Iterator[PPOTrainer]:
+    with contextlib.closing(ParallelEnv([make_env] * 8, copy=False)) as envs:
+        yield trainer(envs, config, device)
 
 
 def trainer(envs: Any, config: PPOConfig, device: str) -> PPOTrainer:
@@ -89,11 +92,13 @@ def contestants(device: str | None) -> dict[str, Callable[[], Any]]:
     found = {
         "BatchedTradingEnv 4,096, cpu, arrays": ("cpu", lambda: batched("cpu", tensors=False)),
         "BatchedTradingEnv 4,096, cpu, tensors": ("cpu", lambda: batched("cpu", tensors=True)),
-        "CartPole-v1 8, ParallelEnv, cpu": ("cpu", lambda: parallel("cpu")),
+        "CartPole-v1 8, ParallelEnv, cpu": ("cpu", lambda: parallel(cart_pole, PARALLEL, "cpu")),
+        "frames of 84x84x4, 8, cpu": ("cpu", lambda: parallel(Frames, IMAGES, "cpu")),
     }
     if device is not None:
         found[f"BatchedTradingEnv 4,096, {device}"] = (device, lambda: batched(device, tensors=True))
-        found[f"CartPole-v1 8, ParallelEnv, {device}"] = (device, lambda: parallel(device))
+        found[f"CartPole-v1 8, ParallelEnv, {device}"] = (device, lambda: parallel(cart_pole, PARALLEL, device))
+        found[f"frames of 84x84x4, 8, {device}"] = (device, lambda: parallel(Frames, IMAGES, device))
     return {name: lambda on=on, make=make: measure(on, make) for name, (on, make) in found.items()}
 
 

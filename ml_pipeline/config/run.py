@@ -105,8 +105,8 @@ class RunConfig:
     replaces --iterations."""
 
     device: Device = "auto"
-    """Device of the networks; auto: the fastest one available. GPU code is experimental: it was tested on CPU tensors,
-    and no GPU has run it."""
+    """Device of the networks; auto: the CPU, which is fastest for perceptrons of the usual sizes. GPU code is
+    experimental: one process was tested on one NVIDIA GPU."""
 
     seed: int = 0
     """Seed of all random numbers. Environment i is seeded with seed + i."""
