@@ -10,6 +10,7 @@ import numpy as np
 from ml_pipeline.live.account_check import check_account, compare
 from ml_pipeline.live.bar import BarProcessor
 from ml_pipeline.live.booking import book_all, cancel_and_book, look_and_book
+from ml_pipeline.live.brokers.broker import exact, quantity_text
 from ml_pipeline.live.cash_flows import move_simulated_money
 from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.connections import still_unreachable
@@ -241,13 +242,24 @@ class TradingEngine:
                 return ended
         sells_others = shutdown.closes_down and any(session.state.other_positions.values())  # which count for nothing
         if session.state.begun and session.account.ended and not sells_others:
-            why = "it could not pay what it owed" if session.account.margin_called else "ruin"
-            return self._follow(ShutdownRequest("ruin", f"The account was closed: {why}."))
+            return self._follow(ShutdownRequest("ruin", self._why_ended()))
         if shutdown.closes_down and not (
             session.state.begun and (not session.is_flat or session.orders.open or self._bar.waiting)
         ):
             return self._follow(ShutdownRequest("all_closed"))
         return None
+
+    def _why_ended(self) -> str:
+        session = self._session
+        others = session.quantities.open_positions({s: exact(n) for s, n in session.state.other_positions.items()})
+        if others:  # such as a symbol that became another one
+            held = ", ".join(f"{quantity_text(n)} {symbol}" for symbol, n in others.items())
+            return (
+                f"The session has nothing left to trade with: its equity is {session.account.equity:,.2f}, and the "
+                f"account holds {held}, which it does not trade; close that, or start another session with --take-over."
+            )
+        why = "it could not pay what it owed" if session.account.margin_called else "ruin"
+        return f"The account was closed: {why}."
 
     def _give_up(self) -> Ended | None:
         """End the session if the broker has been unreachable for too long."""

@@ -130,11 +130,13 @@ class SessionState:
         self.closes = np.where(bars.present, bars.close, self.closes)
 
     def leave_flow_out(self, equity: float) -> None:
-        """At the close of a bar, move `flow` into `flow_growth`. equity: in that bar's row, with the flow."""
-        if self.flow and equity > self.flow:
+        """At the close of a bar, move `flow` into `flow_growth` unless nothing is left. equity: in that bar's row, with
+        the flow."""
+        if not self.flow or equity <= 0.0:
+            return
+        if equity > self.flow:
             self.flow_growth *= equity / (equity - self.flow)
-        if self.flow:
-            self.flow = 0.0
+        self.flow = 0.0
 
     def time_weighted_return(self, equity: float, initial_cash: float) -> float:
         """The return since the start, without the money that came in or went out."""

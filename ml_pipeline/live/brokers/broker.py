@@ -138,7 +138,7 @@ class Charge(NamedTuple):
 AdjustmentKind = Literal[
     "split", "symbol change", "merger", "spin-off", "reorganization", "deposit", "withdrawal", "transfer", "difference"
 ]
-FLOWS: tuple[AdjustmentKind, ...] = ("deposit", "withdrawal", "transfer", "difference")
+FLOWS: tuple[AdjustmentKind, ...] = ("deposit", "withdrawal", "transfer", "difference", "symbol change")
 """Kinds that bring or take value, so that they are neither profit nor loss."""
 
 

@@ -257,6 +257,37 @@ def test_what_nobody_names_is_taken_over_if_so_configured(at_alpaca, what):
     assert len(events_of(at_alpaca.folder, "difference")) == 1
 
 
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_changed_symbol_is_no_loss_and_ends_a_session_that_has_nothing_left(at_alpaca, tmp_path, part):
+    """Of the account, the position is all (1) or one half (2); the kill file prevents orders."""
+    exchange = at_alpaca.exchange
+    exchange.cash = Decimal(0 if part == 1 else 100_000)
+    exchange.positions = {"AAPL": Decimal(1_000)}
+    at_alpaca.happens[HAPPENS_AT] = changes_its_symbol
+
+    settings = {"on_difference": "take-over", "take_over": True, "guard_drawdown": 0.4, "kill_file": tmp_path / "STOP"}
+    settings["kill_file"].touch()
+
+    result = at_alpaca.run(**settings)
+
+    print(
+        [(e["kind"], e["symbol"], e["quantity"], e["cash"]) for e in events_of(at_alpaca.folder, "adjustment")],
+        events_of(at_alpaca.folder, "difference"),
+    )
+    assert [each["kind"] for each in events_of(at_alpaca.folder, "adjustment")] == ["symbol change"] * 2
+    at_alpaca.assert_books_equal_the_account()
+    assert exchange.positions["AAPLX"] == 1_000
+    if part == 1:
+        assert (result.status, result.asked) == ("finished", False)
+        assert result.reason.startswith("The session has nothing left to trade with: its equity is 0.00")
+        assert "1,000 AAPLX" in result.reason
+    else:
+        assert result.asked, result.reason
+        assert at_alpaca.run(**settings).asked
+    status = json.loads((at_alpaca.folder / "live.json").read_text())
+    assert abs(status["time_weighted_return"]) < 0.2
+
+
 @pytest.mark.parametrize("what", ["AAPL", "AAPLX", "cash"])
 def test_what_nobody_names_is_closed_if_so_configured(at_alpaca, what):
     at_alpaca.happens[HAPPENS_AT] = UNEXPLAINED[what]
