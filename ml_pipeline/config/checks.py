@@ -77,3 +77,12 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 def _require_number(name: str, value: float) -> None:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise UserError(f"{name} must be a number, but got {value!r}.")
+
+
+def is_plain(value: object) -> bool:
+    """Whether JSON can represent the value."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(each) for key, each in value.items())
+    if isinstance(value, list):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
+from ml_pipeline.config.checks import is_plain
 from ml_pipeline.config.env_schedule import pairs_in
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.wording import in_one_line
@@ -196,18 +197,9 @@ def _mapping(value: object, name: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UserError(f"{name} must be named values, such as '{{\"size\": 8}}', but got {value!r}.")
     for key, named in value.items():
-        if not _is_plain(named):  # a checkpoint with it could not be loaded
+        if not is_plain(named):  # a checkpoint with it could not be loaded
             raise UserError(f"{name} must hold numbers, texts, lists and mappings, but {key} is {named!r}; quote it.")
     return value
-
-
-def _is_plain(value: object) -> bool:
-    """Whether JSON can represent the value."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(each) for key, each in value.items())
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _with_numbers_read(value: object) -> object:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from ml_pipeline.config.errors import nearest
 
-ALIASES = {"num_episodes": "iterations"}
+ALIASES = {"num_episodes": "iterations", "share_network": "share_encoder"}
 """Other names under which settings are taken, as flags and in files."""
 
 # Stable-Baselines3 and its zoo, CleanRL, Gymnasium, and the trading libraries that our users come from.

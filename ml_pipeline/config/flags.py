@@ -27,7 +27,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from ml_pipeline.config.conversion import alternatives, convert, is_list, is_mapping, is_pairs, is_schedule
 from ml_pipeline.config.errors import UserError, did_you_mean
 from ml_pipeline.config.familiar_names import ALIASES, familiar_name, setting_for
-from ml_pipeline.config.settings import SCHEDULED, Settings, build, groups_of, hints_of, spelled_out
+from ml_pipeline.config.settings import IN_TEXT, Settings, build, groups_of, hints_of, spelled_out
 from ml_pipeline.config.wording import definitions, wrapped, written
 
 # If one of these flags is repeated, its values accumulate; for others the last value counts.
@@ -81,8 +81,10 @@ def read_flags(argv: Sequence[str], settings_class: type, *, prog: str, descript
 def _own_flag(word: str, hints: dict[str, Any]) -> str:
     """A word of the command line, with an alias replaced by the flag's name."""
     name, given, value = word.partition("=")
-    ours = _ALIASES.get(name.removeprefix("--").replace("-", "_"), "")
-    return f"{flag_of(ours)}{given}{value}" if ours in hints else word
+    alias = name.removeprefix("--").replace("-", "_")
+    no = "no_" if alias.startswith("no_") else ""
+    ours = _ALIASES.get(alias.removeprefix(no), "")
+    return f"{flag_of(f'{no}{ours}')}{given}{value}" if ours in hints else word
 
 
 @contextlib.contextmanager
@@ -165,7 +167,7 @@ def _as_words(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 
 def _unchecked(group: type, hints: dict[str, Any]) -> type:
     """A copy of the group without range checks, because its values are still words. No flag takes a function."""
-    typed = {name: hints[name] for name in SCHEDULED if name in group.__annotations__}
+    typed = {name: hints[name] for name in IN_TEXT if name in group.__annotations__}
     changed = {"__post_init__": lambda self: None, "__annotations__": typed}
     return type(group.__name__, (group,), changed)
 

@@ -3,12 +3,20 @@
 The sentence below each field is the help of its flag.
 """
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
-from ml_pipeline.config.checks import check_choice, check_count, check_non_negative, check_positive, check_within
+from ml_pipeline.config.checks import (
+    check_choice,
+    check_count,
+    check_non_negative,
+    check_positive,
+    check_within,
+    is_plain,
+)
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.config.settings import SCHEDULED, Scheduled, spelled_out
+from ml_pipeline.config.settings import SCHEDULED, Network, Scheduled, by_name, spelled_out
 
 Schedule = Literal["constant", "linear", "cosine"]
 LearningRateSchedule = Literal["constant", "linear", "cosine", "adaptive"]
@@ -24,6 +32,8 @@ class PPOConfig:
 
     learning_rate, clip_range and ent_coef may be functions of the share of training that is left, from 1 to 0, as in
     Stable-Baselines3. Checkpoints and config.yaml hold only the name of a function: pass it again when you resume.
+    `network` may be a function too. If it can be imported from a module, the setting becomes its name, such as
+    "my_networks:small", and nothing needs to be passed again.
 
     Raises UserError, in one sentence, if a value is out of range.
 
@@ -140,7 +150,16 @@ class PPOConfig:
     """Share all layers except the last one between the policy and the value network."""
 
     share_encoder: bool = True
-    """Share the convolutional layers for images between the policy and the value network."""
+    """Share the convolutional layers for images, or your own network, between the policy and the value network;
+    --share-network means the same."""
+
+    network: Network = None
+    """Your own network in place of ours for images, named module:function: it takes the observation space and returns a
+    torch module from observations to vectors, which the memory, the layers of hidden_sizes and the heads follow; none:
+    ours."""
+
+    network_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of your own network, as JSON, such as '{"width": 128}'."""
 
     memory: MemoryKind = "none"
     """Recurrent memory of earlier observations: none, gru or lstm. With a memory, minibatches consist of whole
@@ -162,7 +181,8 @@ class PPOConfig:
     parallel; none: up to 8 for large networks, otherwise 1."""
 
     def __post_init__(self) -> None:
-        for name, value in spelled_out(vars(self)).items():
+        network = by_name(self.network) if callable(self.network) else self.network
+        for name, value in spelled_out({**vars(self), "network": network}).items():
             object.__setattr__(self, name, value)
         for name in ("n_steps", "minibatch_size", "n_epochs", "memory_size"):
             check_count(name, getattr(self, name))
@@ -186,13 +206,7 @@ class PPOConfig:
         check_choice("normalize_update", self.normalize_update, get_args(NormalizeUpdate))
         check_choice("activation", self.activation, get_args(Activation))
         check_choice("memory", self.memory, get_args(MemoryKind))
-        for name in ("hidden_sizes", "value_hidden_sizes"):
-            sizes = getattr(self, name)
-            if sizes is not None and not sizes:
-                raise UserError(f"{name} must name at least one layer, such as 64 64, but got none.")
-            for size in sizes or ():
-                check_count(f"Each of {name}", size)
-
+        self._check_network()
         self._check_together()
 
     def _check_scheduled(self) -> None:
@@ -202,6 +216,28 @@ class PPOConfig:
                 (check_non_negative if name == "ent_coef" else check_positive)(name, value)
             elif schedule != "constant":
                 raise UserError(f"{name} is a function, but {name}_schedule is {schedule}; leave the schedule out.")
+
+    def _check_network(self) -> None:
+        for name in ("hidden_sizes", "value_hidden_sizes"):
+            sizes = getattr(self, name)
+            if sizes is not None and not sizes and self.network is None:
+                raise UserError(f"{name} must name at least one layer, such as 64 64, but got none.")
+            for size in sizes or ():
+                check_count(f"Each of {name}", size)
+        function = self.network
+        if function is None and self.network_kwargs:
+            raise UserError(
+                "network_kwargs are the arguments of network, which is none; set network, such as to my_networks:small."
+            )
+        is_name = isinstance(function, str) and re.fullmatch(r"[^:]+:[^:]+", function)
+        if not (is_name or callable(function) or function is None):
+            raise UserError(f"network must be a function or its name, such as my_networks:small, but got {function!r}.")
+        if not isinstance(self.network_kwargs, dict) or not is_plain(self.network_kwargs):
+            raise UserError(
+                "network_kwargs must hold numbers, texts, lists and mappings, which checkpoints can hold, but got "
+                f"{self.network_kwargs!r}; bind other values in a function of your own, such as "
+                "PPOConfig(network=lambda space: my_network(space, torch.nn.ReLU))."
+            )
 
     def _check_together(self) -> None:
         if self.learning_rate_schedule == "adaptive" and self.target_kl is None:

@@ -239,11 +239,12 @@ _OWN_IN_TRAINING: dict[str, Reader] = {
             "total_timesteps", "iterations", "minibatch_size", "learning_rate_schedule", "clip_range_schedule",
             "hidden_sizes", "value_hidden_sizes", "activation", "normalize_advantages", "normalize_obs",
             "clip_obs", "normalize_rewards", "normalize_values", "ortho_init", "log_std_init", "squash_actions",
-            "share_layers", "share_encoder", "memory", "memory_size", "sequence_length", "init_from",
-            "checkpoint_dir", "checkpoint_interval", "eval_interval", "eval_episodes", "stop_at_return",
+            "share_layers", "share_encoder", "network", "network_kwargs", "memory", "memory_size", "sequence_length",
+            "init_from", "checkpoint_dir", "checkpoint_interval", "eval_interval", "eval_episodes", "stop_at_return",
             "stop_on_plateau", "n_envs", "algorithm_kwargs",
         )
     },
+    "share_network": same("share_encoder"),
     "log_interval": lambda value, source: {},  # every iteration is written; see `LOGGING_KEYS`
     "tensorboard_log": _tensorboard,
 }  # fmt: skip

@@ -10,6 +10,7 @@ from ml_pipeline.config.env_schedule import continued
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.run import OF_LAUNCH, OWN_VEC_ENVS
+from ml_pipeline.config.settings import NETWORK, same_function
 from ml_pipeline.config.wording import shown_path, written
 from ml_pipeline.runs.folder import LATEST_CHECKPOINT, runs_folder
 from ml_pipeline.runs.settings_file import StartedWith, read_settings_file, runs_elsewhere, started_with
@@ -21,7 +22,7 @@ KEPT = frozenset({
     "algorithm", "algorithm_kwargs", "env_id", "env_kwargs", "wrappers", "frame_stack", "atari", "n_envs", "vec_env",
     "seed", "n_steps", "hidden_sizes", "value_hidden_sizes", "activation", "normalize_obs", "clip_obs",
     "normalize_update", "normalize_rewards", "normalize_values", "ortho_init", "log_std_init", "squash_actions",
-    "share_layers", "share_encoder", "memory", "memory_size", "init_from",
+    "share_layers", "share_encoder", "network", "network_kwargs", "memory", "memory_size", "init_from",
 })  # fmt: skip
 # It may change these: its length, its workers, how often it saves and evaluates, and how it learns.
 MAY_CHANGE = frozenset({
@@ -145,7 +146,10 @@ def _changed(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     """The given settings that a resumed run must keep but that differ from its own."""
     kept = {*earlier} & {*KEPT, *_market_settings(given)} & {*given}
     vec_env = {"vec_env": OWN_VEC_ENVS.get(str(given.get("vec_env")), given.get("vec_env"))}
-    return sorted(name for name in kept if earlier[name] != {**given, **vec_env}[name])
+    changed = {name for name in kept if earlier[name] != {**given, **vec_env}[name]}
+    if NETWORK in changed and same_function(earlier[NETWORK], given[NETWORK]):  # it was passed again, or has moved
+        changed.remove(NETWORK)
+    return sorted(changed)
 
 
 def _different(earlier: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:

@@ -119,9 +119,10 @@ def check_arguments(run: RunConfig, ppo: PPOConfig) -> None:
     algorithm = algorithm_class(run.algorithm)
     shared = _shared(algorithm)
     parameters = _parameters(algorithm)
+    usual = PPOConfig()
     for each in fields(PPOConfig):
         value = getattr(ppo, each.name)
-        if each.name not in {*shared, *_FOR_ALL} and value != each.default:
+        if each.name not in {*shared, *_FOR_ALL} and value != getattr(usual, each.name):
             has = each.name in parameters
             remedy = (
                 f"set its own in algorithm_kwargs, such as '{{\"{each.name}\": {written(value)}}}'"

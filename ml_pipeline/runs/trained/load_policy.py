@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gymnasium import spaces
 
 from ml_pipeline.config.algorithms import OWN
+from ml_pipeline.config.settings import Network
 from ml_pipeline.config.wording import counted
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.policies.threads_and_device import choose_device
@@ -49,17 +51,20 @@ class LoadedPolicy(Policy):
         return [*super()._described(), f"trained for {counted(self.trained_steps, 'step')}", str(self.checkpoint)]
 
 
-def load_policy(path: str | Path, *, device: str = "cpu") -> "LoadedPolicy | LoadedSB3Policy":
+def load_policy(path: str | Path, *, device: str = "cpu", network: Network = None) -> "LoadedPolicy | LoadedSB3Policy":
     """The best policy of a run folder, or the policy of a checkpoint, such as checkpoints/RUN/latest.pt.
 
     The checkpoint is enough: neither the environment nor market data are needed. The exception is custom space
     classes, which a checkpoint cannot hold: for these the environment is made once.
+    network: the function of a network of your own, if it has moved or cannot be imported; None imports it by its name.
     Raises UserError if the checkpoint is missing or unusable.
     """
     device = choose_device(device)
     checkpoint = find_policy(path)
     with reading(checkpoint):
         config, saved = load_run(checkpoint)
+        if network is not None:
+            config = replace(config, ppo=replace(config.ppo, network=network))
         state, task_state = saved["trainer"]["policy"], saved["task"]
         steps = trained_steps(saved["trainer"])
         saved_spaces = _saved_spaces(state)

@@ -1,6 +1,7 @@
 """Exported policies: the file acts as the policy does, and where this package cannot be imported."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from ml_pipeline import export_policy as entry
 from ml_pipeline import train_ppo
@@ -32,6 +34,18 @@ MIXED = spaces.Dict(
 NUMBERS = spaces.Box(-9, 9, (3,))
 MASKED = spaces.Dict(number=NUMBERS, action_mask=spaces.MultiBinary(5))
 SEEN = spaces.Dict({"eye": spaces.Box(0, 255, (36, 36, 3), np.uint8), **MIXED.spaces})
+
+
+class branches(nn.Module):  # noqa: N801 - used as a function
+    def __init__(self, space):
+        super().__init__()
+        self.eye = nn.Sequential(nn.Conv2d(3, 4, 8, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(8), nn.LayerNorm(8))
+        self.number = nn.Linear(math.prod(space["number"].shape), 4)
+
+    def forward(self, seen):
+        return torch.cat([self.eye(seen["eye"]), self.number(seen["number"].flatten(1)), seen["choice"]], dim=1).tanh()
+
+
 KINDS = {
     "plain": (NUMBERS, spaces.Discrete(3, start=-1), {}),
     "without normalization": (NUMBERS, spaces.Discrete(3), {"normalize_obs": False, "activation": "relu"}),
@@ -42,6 +56,7 @@ KINDS = {
     "masked": (MASKED, spaces.MultiDiscrete([3, 2]), {}),
     "image": (SEEN["eye"], spaces.Discrete(3), {}),
     "image, own encoders": (SEEN["eye"], spaces.Discrete(3), {"share_encoder": False}),
+    "user's network": (SEEN, MIXED, {"network": branches, "hidden_sizes": (), "memory": "gru", "memory_size": 4}),
     "mixed, image, gru": (SEEN, MIXED, {"memory": "gru", "memory_size": 4}),
     "lstm, masked, shared": (MASKED, spaces.Discrete(5), {"memory": "lstm", "memory_size": 4, "share_layers": True}),
 }

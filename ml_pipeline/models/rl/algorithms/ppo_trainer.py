@@ -123,6 +123,12 @@ class PPOTrainer:
         self._close_own_envs()
 
     @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentences to show once, at the start."""
+        user = self.policy.user_network
+        return () if user is None else (f"The network {user.name} acts and learns in torch; it is not compiled.",)
+
+    @property
     def global_step(self) -> int:
         """Transitions so far, over all environments."""
         return self._collector.global_step
@@ -332,7 +338,7 @@ class PPOTrainer:
     def _learn(self, *, progress: float) -> tuple[Estimates, UpdateStatistics]:
         with one_thread():  # several threads share large minibatches in chunks, each with one thread of torch
             estimates = self._collector.estimates()
-            check_policy(estimates.batch.inputs, self._collector.num_envs)
+            check_policy(estimates.batch.inputs, self.policy, self._collector.num_envs)
             batch = with_normalized_values(estimates.batch, self.policy)
             return estimates, self._update(batch, progress=progress)
 

@@ -1,21 +1,25 @@
-"""Actor and critic: two perceptrons if they suffice, else a network for images, shared layers, memory or action masks.
+"""Actor and critic: two perceptrons if they suffice, else a network for images, shared layers, memory or action masks,
+or a user's own.
 
 B samples, D observation size, P parameters of the distribution; T steps, M sequences, S state size. A sequence is
 consecutive steps of one environment; the state is reset at the start of each episode.
 """
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import Activation, PPOConfig
+from ml_pipeline.config.settings import Network
 from ml_pipeline.models.rl.networks.distributions import distribution_for
 from ml_pipeline.models.rl.networks.image_encoder import N_FEATURES, ImageEncoder
 from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS, build_mlp, draw_default_weights, paired_order
+from ml_pipeline.models.rl.networks.user_network import UserNetwork
 from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, leaves_of
 from ml_pipeline.models.rl.transitions import Sequences
@@ -27,6 +31,7 @@ class NetworkConfig(NamedTuple):
     """The settings of `PPOConfig` that describe the network.
 
     memory: None means no memory. value_hidden_sizes: layers of the critic; None means hidden_sizes.
+    normalized: whether the network gets normalized numbers.
     """
 
     hidden_sizes: Sequence[int]
@@ -37,6 +42,9 @@ class NetworkConfig(NamedTuple):
     bfloat16: bool = False
     value_hidden_sizes: Sequence[int] | None = None
     share_encoder: bool = True
+    network: Network = None
+    network_kwargs: Mapping[str, Any] = {}
+    normalized: bool = False
 
     @classmethod
     def of_config(cls, config: PPOConfig) -> Self:
@@ -51,6 +59,9 @@ class NetworkConfig(NamedTuple):
             config.bfloat16,
             config.value_hidden_sizes,
             config.share_encoder,
+            config.network,
+            config.network_kwargs,
+            config.normalize_obs,
         )
 
 
@@ -107,7 +118,8 @@ class GeneralActorCritic(nn.Module):
     Observations are float32, or uint8 if they consist of images only. Gradients come from autograd.
     Images pass through convolutions, which actor and critic share unless `share_encoder` is off. Their features and
     the other numbers then pass through the memory, if there is one, and through the hidden layers. Actor and critic
-    have a memory and hidden layers each unless `share_layers` is on.
+    have a memory and hidden layers each unless `share_layers` is on. A user's network stands in the place of the
+    convolutions, and gets all observations.
     """
 
     def __init__(
@@ -127,14 +139,25 @@ class GeneralActorCritic(nn.Module):
             _check_mask(layout.mask, action_space)
         of_each = [config]
         if not config.share_layers:
-            of_each.append(config._replace(hidden_sizes=config.value_hidden_sizes or config.hidden_sizes))
-        n_encoders = 1 if config.share_encoder or config.share_layers or not layout.images else 2
-        self._inputs = [_Inputs(layout, config, generator) for _ in range(n_encoders)]
+            sizes = config.hidden_sizes if config.value_hidden_sizes is None else config.value_hidden_sizes
+            of_each.append(config._replace(hidden_sizes=sizes))
+        has_encoders = bool(layout.images) or config.network is not None
+        n_encoders = 1 if config.share_encoder or config.share_layers or not has_encoders else 2
+        self.sees_images = bool(layout.images)
+        self._inputs = [_inputs_for(layout, config, generator) for _ in range(n_encoders)]
         self.inputs = nn.ModuleList(self._inputs)
-        self._towers = [_Tower(self._inputs[0].width, own, generator) for own in of_each]
+        widths = [width for inputs in self._inputs for width in inputs.widths]
+        if len(widths) > len(of_each):
+            raise UserError(
+                f"The network {config.network} returns features for the policy and for the value, so one network "
+                "serves both; leave share_encoder on and share_layers off."
+            )
+        self._towers = [
+            _Tower(width, own, generator) for width, own in zip(widths * len(of_each), of_each, strict=False)
+        ]
         self.towers = nn.ModuleList(self._towers)
-        of_actor = (of_each[0].hidden_sizes[-1], self.distribution.num_parameters)
-        of_critic = (of_each[-1].hidden_sizes[-1], 1)
+        of_actor = (self._towers[0].width, self.distribution.num_parameters)
+        of_critic = (self._towers[-1].width, 1)
         activation = config.activation
         self.actor_head = build_mlp(of_actor, activation=activation, output_gain=0.01, generator=generator)
         self.critic_head = build_mlp(of_critic, activation=activation, output_gain=1.0, generator=generator)
@@ -148,22 +171,23 @@ class GeneralActorCritic(nn.Module):
         return layer
 
     @property
-    def sees_images(self) -> bool:
-        """Whether observations contain images."""
-        return len(self._inputs[0].encoders) > 0
+    def user_network(self) -> UserNetwork | None:
+        """The user's network, or the first of two; None if the whole network is ours."""
+        first = self._inputs[0]
+        return first if isinstance(first, UserNetwork) else None
 
     @property
     def sees_only_numbers(self) -> bool:
-        """Whether observations contain neither images nor an action mask."""
-        return not self.sees_images and self._mask is None
+        """Whether only memory and layers of ours see the observations, which contain no action mask."""
+        return not self.sees_images and self._mask is None and self.user_network is None
 
     def parameter_order(self) -> list[Tensor]:
-        """All parameters, in any order."""
-        return list(self.parameters())
+        """All parameters that learn, in any order; a user's network may have others."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def weights_of_linear(self) -> list[Tensor]:
         """The weights, (O, I), of all layers that `linear` computes, in the order of the forward pass."""
-        encoders = [encoder for inputs in self._inputs for encoder in inputs.encoders]
+        encoders = [encoder for inputs in self._inputs if isinstance(inputs, _Inputs) for encoder in inputs.encoders]
         return [encoder.last.weight for encoder in encoders if isinstance(encoder, ImageEncoder)]
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,7 +198,7 @@ class GeneralActorCritic(nn.Module):
 
     def parameters_of(self, observations: Tensor) -> Tensor:
         """The parameters only; the critic is not computed."""
-        return self._allowed(observations, self.actor_head(self._towers[0](self._inputs[0](observations))))
+        return self._allowed(observations, self.actor_head(self._towers[0](self._inputs[0](observations)[0])))
 
     def drop_critic(self) -> None:
         """Delete the layers that `parameters_of` and `actor_step` do not use."""
@@ -188,7 +212,7 @@ class GeneralActorCritic(nn.Module):
     def actor_step(self, observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the actor only; returns the parameters and the actor's state after the step, float (B, S)."""
         starts = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
-        top, states = self._towers[0].over_sequences(self._inputs[0](observations), Sequences(starts, state))
+        top, states = self._towers[0].over_sequences(self._inputs[0](observations)[0], Sequences(starts, state))
         return self._allowed(observations, self.actor_head(top)), states[0]
 
     def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
@@ -203,8 +227,8 @@ class GeneralActorCritic(nn.Module):
         return *self._heads(observations, tops), torch.cat(states, dim=2)
 
     def _features(self, observations: Tensor) -> list[Tensor]:
-        """The input of each tower, float32 (B, width); with one encoder, both towers have the same input."""
-        features = [inputs(observations) for inputs in self._inputs]
+        """The input of each tower, float32 (B, width); if there is only one, both towers have it."""
+        features = [part for inputs in self._inputs for part in inputs(observations)]
         return features if len(features) == len(self._towers) else features * len(self._towers)
 
     def _heads(self, observations: Tensor, tops: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -231,13 +255,14 @@ def network_for(
     ):
         if given and not has_numbers:
             raise UnsupportedSpace(f"{name} needs a Box of actions, but the action space is {action_space}; {remedy}.")
-    if config.bfloat16 and not layout.images:
+    if config.bfloat16 and (not layout.images or config.network is not None):
         raise UnsupportedSpace("bfloat16 needs images, but the observations have none; switch it off.")
-    if not config.share_encoder and not layout.images:
+    if not config.share_encoder and not layout.images and config.network is None:
         raise UnsupportedSpace("share_encoder needs images, but the observations have none; leave it on.")
     network = _new_network(layout, action_space, config, generator)
     if not config.ortho_init:
-        draw_default_weights(network, generator)
+        users = [part for inputs in network.modules() if isinstance(inputs, UserNetwork) for part in inputs.modules()]
+        draw_default_weights((layer for layer in network.modules() if layer not in users), generator)
     for log_std in network.distribution.parameters():  # distributions have no others
         nn.init.constant_(log_std, config.log_std_init)
     return network
@@ -247,7 +272,8 @@ def _new_network(
     layout: ObservationLayout, action_space: spaces.Space, config: PPOConfig, generator: torch.Generator
 ) -> ActorCritic | GeneralActorCritic:
     squash, network_config = config.squash_actions, NetworkConfig.of_config(config)
-    if not layout.is_plain or network_config.share_layers or network_config.memory is not None:
+    is_simple = layout.is_plain and config.network is None
+    if not is_simple or network_config.share_layers or network_config.memory is not None:
         return GeneralActorCritic(layout, action_space, network_config, squash_actions=squash, generator=generator)
     return ActorCritic(
         len(layout.numbers),
@@ -258,6 +284,14 @@ def _new_network(
         squash_actions=squash,
         generator=generator,
     )
+
+
+def _inputs_for(
+    layout: ObservationLayout, config: NetworkConfig, generator: torch.Generator
+) -> "_Inputs | UserNetwork":
+    if config.network is None:
+        return _Inputs(layout, config, generator)
+    return UserNetwork(config.network, config.network_kwargs, layout, normalized=config.normalized, generator=generator)
 
 
 class _Inputs(nn.Module):
@@ -274,17 +308,17 @@ class _Inputs(nn.Module):
             ImageEncoder(image.shape, channels_last=image.channels_last, generator=generator, dtype=dtype)
             for image in layout.images
         ])  # fmt: skip
-        self.width = len(layout.numbers) + N_FEATURES * len(layout.images)
+        self.widths = (len(layout.numbers) + N_FEATURES * len(layout.images),)
 
-    def forward(self, observations: Tensor) -> Tensor:
+    def forward(self, observations: Tensor) -> tuple[Tensor]:
         parts = [encoder(observations[:, im.columns]) for encoder, im in zip(self.encoders, self._images, strict=True)]
         if len(self._numbers):
             parts.insert(0, observations[:, self._numbers])
-        return torch.cat(parts, dim=1)
+        return (torch.cat(parts, dim=1),)
 
 
 class _Tower(nn.Module):
-    """The memory, if there is one, and the hidden layers of one network."""
+    """The memory, if there is one, and the hidden layers of one network. width: of its output."""
 
     def __init__(self, width: int, config: NetworkConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -294,7 +328,9 @@ class _Tower(nn.Module):
             width = config.memory_size
         sizes = (width, *config.hidden_sizes)
         hidden = build_mlp(sizes, activation=config.activation, output_gain=np.sqrt(2.0), generator=generator)
-        self.hidden = nn.Sequential(*hidden, ACTIVATIONS[config.activation].module())
+        if config.hidden_sizes:
+            hidden.append(ACTIVATIONS[config.activation].module())
+        self.hidden, self.width = hidden, sizes[-1]
         self.state_size = 0 if self.memory is None else self.memory.state_size
 
     def forward(self, features: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ B samples, H units of a hidden layer.
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -78,12 +78,12 @@ def build_mlp(
     return nn.Sequential(*layers)
 
 
-def draw_default_weights(network: nn.Module, generator: torch.Generator) -> None:
+def draw_default_weights(layers: Iterable[nn.Module], generator: torch.Generator) -> None:
     """Replace weights and biases by torch's default ones: uniform, up to 1/sqrt(inputs), in memory cells 1/sqrt(units).
 
     Layers of other kinds are unchanged.
     """
-    for layer in network.modules():
+    for layer in layers:
         if isinstance(layer, nn.Linear | nn.Conv2d):
             bound = layer.weight[0].numel() ** -0.5
         elif isinstance(layer, nn.RNNCellBase):

@@ -1,5 +1,7 @@
 """A policy that is ready to act: it preprocesses observations, chooses, and fits the choice to the action space."""
 
+import itertools
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -11,7 +13,9 @@ from torch import Tensor
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.settings import same_function
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic, GeneralActorCritic, network_for
+from ml_pipeline.models.rl.networks.user_network import UserNetwork, network_name
 from ml_pipeline.models.rl.policies.acting import ActingMemory, ActRows, TorchActor, actor_for
 from ml_pipeline.models.rl.policies.compiled_networks import (
     CompiledMemory,
@@ -60,12 +64,17 @@ class Policy:
         self.device = torch.device(device)
         self.squashes_actions = config.squash_actions
         self.observations = ObservationPreprocessor(
-            observation_space, normalize=config.normalize_obs, clip=config.clip_obs
+            observation_space,
+            normalize=config.normalize_obs,
+            clip=config.clip_obs,
+            images_of_any_size=config.network is not None,
         )
         self.fit_actions = action_fitter(action_space, squash=config.squash_actions)
         generator = torch.Generator().manual_seed(int(random_generator(seed, "weights").integers(2**62)))
         with one_thread():  # the bits of orthogonal weights depend on the number of threads
             self.network = network_for(self.observations.layout, action_space, config, generator).to(device)
+        if self.user_network is not None and self.device.type != "cpu":
+            self.user_network.try_on_device()
         self.distribution: Any = self.network.distribution
         self.values = ValueUnits(self.network, normalize=config.normalize_values)
         self._actor = actor_for(self.network)
@@ -75,6 +84,11 @@ class Policy:
         self._spaces_as_data = {"observation": space_as_data(observation_space), "action": space_as_data(action_space)}
         self.generator = random_generator(seed, "predict")
         self.act = Acting(self)
+
+    @property
+    def user_network(self) -> UserNetwork | None:
+        """The network that the user's own function made; None if there is none."""
+        return self.network.user_network if isinstance(self.network, GeneralActorCritic) else None
 
     def check_spaces(self, observation_space: spaces.Space, action_space: spaces.Space) -> None:
         """Raise UserError if the policy was made for other spaces. Both are those of a single environment."""
@@ -221,11 +235,24 @@ class Policy:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved policy. Raises UserError, and changes nothing, if its traits differ from this policy's."""
         check_traits(state["fits"], self._traits)
+        if self.user_network is not None:
+            self._check_weights(state["network"])
         self.network.load_state_dict(state["network"])
         if self.observations.normalizer is not None:
             self.observations.normalizer.load_state_dict(state["normalizer"])
         self.values.load_state_dict(state["value_normalizer"])
         self.refresh()
+
+    def _check_weights(self, saved: Mapping[str, Tensor]) -> None:
+        """Raise UserError if the user's function now makes another network than the saved one."""
+        ours = self.network.state_dict()
+        changed = (name for name in {**saved, **ours} if name not in saved or name not in ours)
+        reshaped = (name for name in ours if name in saved and saved[name].shape != ours[name].shape)
+        if (name := next(itertools.chain(changed, reshaped), None)) is not None:
+            raise UserError(
+                f"The network {self._traits[_NETWORK]} has changed since the policy was saved: {name} differs; restore "
+                "the function as it was, or train again."
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(self._described())})"
@@ -236,6 +263,7 @@ class Policy:
         kind = [
             f"hidden sizes {traits['hidden sizes']}",
             traits["activation"],
+            f"network {traits[_NETWORK]}" if _NETWORK in traits else "",
             f"memory {traits['memory']}" if traits["memory"] != "none" else "",
             "shared layers" if traits["sharing of layers"] == "on" else "",
             str(self.device) if self.device.type != "cpu" else "",
@@ -311,6 +339,9 @@ _ENCODERS = "encoders of images"
 """A trait of policies with images. Policies without it are of earlier versions, which read pixels in another order."""
 
 
+_NETWORK = "network"
+
+
 def traits_of(observation_space: spaces.Space, action_space: spaces.Space, config: PPOConfig) -> dict[str, str]:
     """The traits of a policy by name. A checkpoint holds them, and only a policy with equal traits can load it."""
     sizes = str(list(config.hidden_sizes))
@@ -319,7 +350,15 @@ def traits_of(observation_space: spaces.Space, action_space: spaces.Space, confi
     normalization = _on_or_off(config.normalize_obs)
     if config.clip_obs != PPOConfig.clip_obs:
         normalization += f", clipped to {config.clip_obs:g}"
-    encoders = {} if not observation_layout(observation_space).images else {_ENCODERS: _encoders(config)}
+    encoders = {}
+    if config.network is not None:
+        encoders = {
+            _NETWORK: network_name(config.network),
+            "network_kwargs": json.dumps(config.network_kwargs, sort_keys=True),
+            "networks of the user": _encoders(config),
+        }
+    elif observation_layout(observation_space).images:
+        encoders = {_ENCODERS: _encoders(config)}
     return {
         "observation space": _describe(observation_space),
         "action space": _describe(action_space),
@@ -336,6 +375,9 @@ def traits_of(observation_space: spaces.Space, action_space: spaces.Space, confi
 
 def check_traits(saved: Mapping[str, str], here: Mapping[str, str]) -> None:
     """Raise UserError about the first trait in which a saved policy differs from the one that loads it."""
+    saved, here = {_NETWORK: "none", **saved}, {_NETWORK: "none", **here}
+    if same_function(saved[_NETWORK], here[_NETWORK]):
+        del here[_NETWORK]
     for trait, ours in here.items():  # spaces come first, because other traits follow from them
         if trait == _ENCODERS and trait not in saved:
             raise UserError(

@@ -26,12 +26,14 @@ class ObservationPreprocessor:
     the columns. `normalizer` is None if nothing is normalized; images never are.
     """
 
-    def __init__(self, space: spaces.Space, *, normalize: bool, clip: float = CLIP) -> None:
-        """space: of a single environment. clip: bound of normalized columns.
+    def __init__(
+        self, space: spaces.Space, *, normalize: bool, clip: float = CLIP, images_of_any_size: bool = False
+    ) -> None:
+        """space: of a single environment. clip: bound of normalized columns. images_of_any_size: see `image_shape`.
 
         Raises UnsupportedSpace if observations do not have a fixed size.
         """
-        self.layout = observation_layout(space)
+        self.layout = observation_layout(space, images_of_any_size=images_of_any_size)
         self.dtype: type = np.uint8 if self.layout.is_images_alone else np.float32
         self.encode, self.size = observation_encoder(space, dtype=self.dtype)
         columns = None if self.layout.is_plain else self.layout.numbers
@@ -65,11 +67,12 @@ class ImageColumns:
 
 @dataclass(frozen=True)
 class ObservationLayout:
-    """The columns of numbers, of images and of the action mask; together, these are all D columns."""
+    """The columns of numbers, of images and of the action mask; together, these are all D columns of the space."""
 
     numbers: np.ndarray
     images: tuple[ImageColumns, ...]
     mask: slice | None
+    space: spaces.Space
 
     @property
     def is_plain(self) -> bool:
@@ -85,11 +88,11 @@ class ObservationLayout:
 _SMALLEST_IMAGE = 36  # what the convolutions of NatureCNN need
 
 
-def observation_layout(space: spaces.Space) -> ObservationLayout:
+def observation_layout(space: spaces.Space, *, images_of_any_size: bool = False) -> ObservationLayout:
     """The columns into which `observation_encoder` encodes this space of a single environment.
 
-    An image is a Box of uint8 with three dimensions, the smallest first or last, and at least 36 x 36 pixels. A mask is
-    the part "action_mask" of a Dict. Raises UnsupportedSpace if the mask does not consist of zeros and ones.
+    Images: see `image_shape`. A mask is the part "action_mask" of a Dict. Raises UnsupportedSpace if the mask does not
+    consist of zeros and ones.
     """
     numbers: list[int] = []
     images: list[ImageColumns] = []
@@ -101,11 +104,27 @@ def observation_layout(space: spaces.Space) -> ObservationLayout:
         if key == ACTION_MASK:
             _check_mask(part)
             mask = columns
-        elif (image := _image(part, columns)) is not None:
-            images.append(image)
+        elif (image := image_shape(part, any_size=images_of_any_size)) is not None:
+            images.append(ImageColumns(columns, *image))
         else:
             numbers.extend(range(columns.start, columns.stop))
-    return ObservationLayout(np.array(numbers, dtype=np.int64), tuple(images), mask)
+    return ObservationLayout(np.array(numbers, dtype=np.int64), tuple(images), mask, space)
+
+
+def image_shape(space: spaces.Space, *, any_size: bool = False) -> tuple[tuple[int, int, int], bool] | None:
+    """The channels, height and width of an image, and whether channels come last; None if the space is no image.
+
+    An image is a Box of uint8 with three dimensions, the smallest first or last, and at least 36 x 36 pixels.
+    any_size: it may be smaller if its values are 0 to 255; our own convolutions could not read it.
+    """
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
+        return None
+    is_last = channels_last(space.shape)
+    channels, height, width = np.roll(space.shape, 1).tolist() if is_last else space.shape
+    is_small = min(height, width) < _SMALLEST_IMAGE
+    if is_small and not (any_size and space.low.max() == 0 and space.high.min() == 255):
+        return None
+    return (channels, height, width), is_last
 
 
 def channels_last(shape: Sequence[int]) -> bool:
@@ -127,16 +146,6 @@ def _leaves(space: spaces.Space, key: str | None = None) -> Iterator[tuple[str |
             yield from _leaves(part)
     else:
         yield key, space, flat_size(space, key)
-
-
-def _image(part: spaces.Space, columns: slice) -> ImageColumns | None:
-    if not isinstance(part, spaces.Box) or part.dtype != np.uint8 or len(part.shape) != 3:
-        return None
-    is_last = channels_last(part.shape)
-    channels, height, width = np.roll(part.shape, 1).tolist() if is_last else part.shape
-    if min(height, width) < _SMALLEST_IMAGE:
-        return None
-    return ImageColumns(columns, (channels, height, width), is_last)
 
 
 def _check_mask(part: spaces.Space) -> None:

@@ -219,7 +219,7 @@ def explained_variance(values: Any, returns: Any) -> float:
 
 _ROWS = 256
 _ENVS = 8
-"""Rows per part for images without memory, and environments per part for images with memory."""
+"""Rows per part without memory, and environments per part with memory, for images and for a user's network."""
 
 
 def outputs_of(network: GeneralActorCritic, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -284,15 +284,18 @@ def check_device_rollout(buffer: DeviceBuffer) -> None:
         )
 
 
-def check_policy(inputs: LossInputs, num_envs: int) -> None:
+def check_policy(inputs: LossInputs, policy: Policy, num_envs: int) -> None:
     """Raise TrainingFailed if a value or a log-probability of the policy is not finite."""
+    user = policy.user_network
+    cause = "" if user is None else f", or the network {user.name} cannot take these observations"
     for what, rows in {"log-probability": inputs.old_log_probs, "value": inputs.old_values}.items():
         if not math.isfinite(rows.sum().item()):
             first = int((~rows.isfinite()).nonzero()[0])
             t, env = divmod(first, num_envs)
             raise TrainingFailed(
                 f"The policy's {what} in step {t + 1} of the rollout, for environment {env}, is {rows[first]}, so its "
-                "weights are damaged or huge; continue from an earlier checkpoint with a smaller --learning-rate."
+                f"weights are damaged or huge{cause}; continue from an earlier checkpoint with a smaller "
+                "--learning-rate."
             )
 
 
@@ -306,7 +309,7 @@ def _values_of(network: ActorCritic | GeneralActorCritic, observations: Tensor, 
 
 
 def _shares(network: GeneralActorCritic, observations: Tensor) -> bool:
-    return network.sees_images and observations.device.type == "cpu"
+    return (network.sees_images or network.user_network is not None) and observations.device.type == "cpu"
 
 
 def _evaluated(parts: list[Any], run: Any) -> list[Any]:

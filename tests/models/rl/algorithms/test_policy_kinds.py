@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate
@@ -26,6 +27,24 @@ NESTED = spaces.Dict(
     b=spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.MultiBinary(2)]),
     c=spaces.MultiDiscrete([2, 3]),
 )
+
+
+def layers_with_norm(space):
+    return nn.Sequential(nn.Linear(spaces.flatdim(space), 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 5))
+
+
+class of_parts(nn.Module):  # noqa: N801 - used as a function
+    """Branches by key; n tensors of features."""
+
+    def __init__(self, space, n=1):
+        super().__init__()
+        self.branches = nn.ModuleDict({key: nn.Linear(spaces.flatdim(part), 4) for key, part in space.spaces.items()})
+        self.n = n
+
+    def forward(self, seen):
+        self.kept = {key: branch(seen[key].flatten(1)) for key, branch in self.branches.items()}  # not for threads
+        features = torch.cat(list(self.kept.values()), dim=1).tanh()
+        return [features, features * 2][: self.n] if self.n > 1 else features
 
 
 class Kind(NamedTuple):
@@ -54,6 +73,13 @@ KINDS = {
         settings={"memory": "lstm", "memory_size": 4, "share_layers": True, "sequence_length": 4}
     ),
     "lstm, masked, shared": Kind(masked=True, settings={"memory": "lstm", "memory_size": 4, "share_layers": True}),
+    "user's network": Kind(settings={"network": layers_with_norm, "hidden_sizes": ()}),
+    "user's networks, image, gru": Kind(
+        image=True, settings={"network": of_parts, "share_encoder": False, "memory": "gru", "memory_size": 4}
+    ),
+    "user's network of two tensors, masked": Kind(
+        masked=True, action_space=spaces.Discrete(4), settings={"network": of_parts, "network_kwargs": {"n": 2}}
+    ),
     "gru, masked, in parts": Kind(masked=True, settings={"memory": "gru", "memory_size": 4, "sequence_length": 2}),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -112,7 +138,8 @@ def factories(kind):
 
 
 def config_for(kind):
-    return PPOConfig(n_steps=N_STEPS, minibatch_size=10, n_epochs=2, hidden_sizes=(8,), **KINDS[kind].settings)
+    settings = {"hidden_sizes": (8,), **KINDS[kind].settings}
+    return PPOConfig(n_steps=N_STEPS, minibatch_size=10, n_epochs=2, **settings)
 
 
 def trainer_for(kind, envs, *, seed=3):

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from torch import nn
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
@@ -97,6 +98,11 @@ def pendulum() -> gymnasium.Env:
     return gymnasium.make("Pendulum-v1", max_episode_steps=7)
 
 
+def convolutions(space: spaces.Space) -> nn.Module:
+    assert space.shape is not None
+    return nn.Sequential(nn.Conv2d(space.shape[0], 4, 8, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(16), nn.ReLU())
+
+
 TASKS: dict[str, tuple[Callable[[], gymnasium.Env], dict[str, Any]]] = {
     "discrete": (cart_pole, {"normalize_values": True}),
     "continuous": (pendulum, {"normalize_advantages_over": "batch"}),
@@ -107,6 +113,7 @@ TASKS: dict[str, tuple[Callable[[], gymnasium.Env], dict[str, Any]]] = {
     "frames in bfloat16": (Frames, {"bfloat16": True, "share_encoder": False}),
     "memory": (cart_pole, {"memory": "gru", "memory_size": 16, "sequence_length": 8}),
     "memory in torch": (Masked, {"memory": "gru", "memory_size": 16}),
+    "user's network": (Frames, {"network": convolutions, "gradient_chunks": 4}),
     "not normalized": (cart_pole, {"normalize_obs": False, "normalize_rewards": False}),
 }
 

@@ -1,0 +1,276 @@
+"""A user's network in the place of ours: from observations to features, before memory, hidden layers and heads.
+
+The module sees observations as its space describes them, not as columns. Dry runs find its width and its mistakes
+before training. B samples, D observation size.
+"""
+
+import copy
+import inspect
+import json
+import random
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.settings import LostFunction, function_shown
+from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout, image_shape
+from ml_pipeline.models.rl.preprocessing.spaces import flat_size, observation_encoder
+from ml_pipeline.runtime.acting import ACTION_MASK
+from ml_pipeline.runtime.global_random import global_generators_untouched
+from ml_pipeline.runtime.user_code import call_user_code, import_by_name
+
+Array = np.ndarray
+Seen = Any
+"""What a module sees: a tensor (B, ...), or a dict or tuple of them."""
+
+_N_ROWS = 3  # of dry runs
+_LARGEST = 1e3  # in dry runs: some spaces have bounds like 3e38
+_ROUNDING = 1e-3  # between a row alone and the same row in a batch
+_one_at_a_time = threading.RLock()
+
+
+class UserNetwork(nn.Module):
+    """A module that a user's function makes for the space of observations.
+
+    widths: the sizes of its features: one, or two if it returns a tensor for the policy and one for the value.
+    The module stays in evaluation mode, because a policy must give the same probabilities when it acts and learns.
+    """
+
+    def __init__(
+        self,
+        function: str | Callable[..., Any],
+        kwargs: Mapping[str, Any],
+        layout: ObservationLayout,
+        *,
+        normalized: bool,
+        generator: torch.Generator,
+    ) -> None:
+        """function: takes the space and `kwargs`; or its name, "module:function".
+
+        normalized: whether numbers come normalized. generator: draws the seed of the module's own initial weights.
+        Raises UserError if the function or its module cannot be used.
+        """
+        super().__init__()
+        self.name = network_name(function)
+        self._layout, self._normalized = layout, normalized
+        seed = int(torch.randint(2**31, (1,), generator=generator))
+        # Under the lock, because the global generators belong to all threads.
+        with _one_at_a_time, global_generators_untouched(), torch.random.fork_rng(devices=[]):
+            random.seed(seed)
+            np.random.seed(seed)  # what a user's module may draw from
+            torch.default_generator.manual_seed(seed)
+            self.module = self._made(function, kwargs)
+            self._writes = False
+            self.widths = self._try_out()
+
+    def forward(self, observations: Tensor) -> tuple[Tensor, ...]:
+        """Observations (B, D) to features, float32 (B, width) each."""
+        # Threads compute the parts of a batch at the same time, so what a module keeps on itself could get mixed up.
+        with _one_at_a_time if self._writes else nullcontext():
+            features = self.module(self._seen(observations))
+        return (features,) if isinstance(features, Tensor) else tuple(features)
+
+    def try_on_device(self) -> None:
+        """Raise UserError if the module fails on the device to which it has been moved."""
+        self._checked(self._call(self._rows()))
+
+    def _made(self, function: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> nn.Module:
+        make = import_by_name(function) if isinstance(function, str) else function
+        if not callable(make):
+            raise self._error(f"must be a function that takes the space of observations, but is {make!r}")
+        space = seen_space(self._layout.space)
+        if isinstance(make, LostFunction):
+            make(space)
+        try:
+            inspect.signature(make).bind(space, **kwargs)
+        except TypeError as error:
+            raise self._error(
+                f"cannot be called as network(observation_space, **{json.dumps(dict(kwargs))}): {error}; correct its "
+                "parameters or network_kwargs"
+            ) from error
+        except ValueError:  # a callable without a signature
+            pass
+        module = call_user_code(self.name, lambda each: make(each, **kwargs), space)
+        if not isinstance(module, nn.Module):
+            raise self._error(f"must return a torch.nn.Module, but returned {_shown(module)}; return the module")
+        module.eval()
+        for part in module.modules():
+            if isinstance(part, nn.RNNBase):  # cuDNN computes its gradients in training mode only
+                part.train()
+                part.dropout = 0.0
+        kinds = {type(part).__name__ for part in module.modules() if _differs_in_evaluation(part)}
+        if kinds:
+            warnings.warn(
+                f"The network {self.name} has {' and '.join(sorted(kinds))}, which work here as in evaluation: nothing "
+                "is dropped, and BatchNorm keeps its initial statistics; leave them out, or use LayerNorm.",
+                stacklevel=2,
+            )
+        return module
+
+    def _try_out(self) -> tuple[int, ...]:
+        """The widths of the features. Raises UserError if the module cannot be trained."""
+        self._check_weights()
+        rows = self._rows()
+        given = rows.clone()
+        first = self._checked(self._call(rows))  # also makes the weights of lazy layers
+        if not torch.equal(rows, given):
+            raise self._error("changes its input in place; write x = x / 2 instead of x /= 2")
+        before = self._attributes()
+        alone, again = self._checked(self._call(rows[:1]), n_rows=1), self._checked(self._call(rows))
+        after = self._attributes()
+        self._writes = before.keys() != after.keys() or any(before[name] is not after[name] for name in after)
+        if not all(map(torch.equal, first, again)):
+            raise self._error(
+                "gives other features for the same observations when it is called again, so it keeps state between "
+                "calls or draws random numbers; make it a function of its input, and use memory gru or lstm to remember"
+            )
+        for whole, row in zip(first, alone, strict=True):
+            if (whole[:1] - row).abs().max() > _ROUNDING * (1.0 + whole.abs().max()):
+                raise self._error(
+                    "gives other features for an observation alone than in a batch; compute each row by itself, and "
+                    "use LayerNorm in place of statistics over the batch"
+                )
+        self._check_gradients(first)
+        return tuple(features.shape[1] for features in first)
+
+    def _rows(self) -> Tensor:
+        """Observations as the module may get them, (rows, D); always the same ones."""
+        layout, rng = self._layout, np.random.default_rng(0)
+        encode, _ = observation_encoder(layout.space, dtype=np.uint8 if layout.is_images_alone else np.float32)
+        space = copy.deepcopy(layout.space)
+        space.seed(0)
+        rows: Array = np.concatenate([encode(space.sample()).copy() for _ in range(_N_ROWS)])
+        if self._normalized:
+            rows[:, layout.numbers] = rng.normal(size=(_N_ROWS, len(layout.numbers)))
+        elif not layout.is_images_alone:
+            np.clip(rows, -_LARGEST, _LARGEST, out=rows)
+        device = next((each.device for each in self.module.parameters()), torch.device("cpu"))
+        return torch.from_numpy(rows).to(device)
+
+    def _call(self, rows: Tensor) -> Any:
+        return call_user_code(f"The network {self.name}", self.module, self._seen(rows))
+
+    def _checked(self, features: Any, n_rows: int = _N_ROWS) -> tuple[Tensor, ...]:
+        """The features as a tuple. Raises UserError if they are no vectors of finite numbers, one per observation."""
+        several = isinstance(features, tuple | list)
+        parts = tuple(features) if several else (features,)
+        if len(parts) > 2 or not parts or not all(isinstance(part, Tensor) for part in parts):
+            raise self._error(
+                "must return a tensor of features, or two: for the policy and for the value, but returned "
+                f"{', '.join(map(_shown, parts)) or 'nothing'}"
+            )
+        for part in parts:
+            if part.ndim != 2 or part.shape[0] != n_rows or not part.shape[1]:
+                raise self._error(
+                    f"must return one vector per observation, ({n_rows}, width) for a batch of {n_rows}, but returned "
+                    f"{tuple(part.shape)}; flatten all dimensions but the first"
+                )
+            if part.dtype != torch.float32:
+                raise self._error(f"must return float32, but returned {part.dtype}; add .float()")
+            if not part.isfinite().all():
+                raise self._error(
+                    "returns NaN or infinity for observations from the space; look for a division by zero, a logarithm "
+                    "or a root of negative numbers"
+                )
+        return parts
+
+    def _check_weights(self) -> None:
+        for name, weight in (*self.module.named_parameters(), *self.module.named_buffers()):
+            if weight.device.type != "cpu":
+                raise self._error(
+                    f"has {name} on {weight.device}; make it on the CPU, from where --device moves the network"
+                )
+        for name, weight in self.module.named_parameters():
+            if weight.dtype != torch.float32:
+                raise self._error(f"has {name} of {weight.dtype}, but weights must be float32; add .float()")
+
+    def _check_gradients(self, features: tuple[Tensor, ...]) -> None:
+        weights = {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
+        if not weights:
+            return
+        differentiable = [part.sum() for part in features if part.requires_grad]
+        if not differentiable:
+            raise self._error(
+                "returns features without gradients, so it would not learn; remove detach() and torch.no_grad(), or "
+                "freeze its weights by requires_grad_(False) if that is what you want"
+            )
+        total = torch.stack(differentiable).sum()
+        found = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+        without = [name for name, gradient in zip(weights, found, strict=True) if gradient is None]
+        if without:
+            warnings.warn(
+                f"The network {self.name} has weights without gradients, which do not learn: {', '.join(without[:3])}"
+                f"{' ...' if len(without) > 3 else ''}; use them in forward(), or delete them.",
+                stacklevel=2,
+            )
+
+    def _attributes(self) -> dict[tuple[str, str], Any]:
+        parts = self.module.named_modules()
+        return {(where, name): each for where, part in parts for name, each in {**vars(part), **part._buffers}.items()}
+
+    def _seen(self, observations: Tensor) -> Seen:
+        seen, _ = _read(self._layout.space, observations, 0)
+        return seen
+
+    def _error(self, what: str) -> UserError:
+        return UserError(f"The network {self.name} {what}.")
+
+
+def network_name(function: str | Callable[..., Any]) -> str:
+    """The name "module:function", or, of a function that cannot be imported, "function NAME"."""
+    return function if isinstance(function, str) else function_shown(function)
+
+
+def seen_space(space: spaces.Space, key: str | None = None) -> spaces.Space:
+    """A copy of the space without an action mask, and with images as (channels, height, width)."""
+    if isinstance(space, spaces.Dict):
+        parts = space.spaces.items()
+        return spaces.Dict([(name, seen_space(part, name)) for name, part in parts if name != ACTION_MASK])
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([seen_space(part) for part in space.spaces])
+    if (image := image_shape(space, any_size=True)) is not None and image[1]:
+        assert isinstance(space, spaces.Box)
+        return spaces.Box(space.low.transpose(2, 0, 1), space.high.transpose(2, 0, 1), dtype=np.uint8)
+    return copy.deepcopy(space)
+
+
+def _read(space: spaces.Space, observations: Tensor, start: int) -> tuple[Seen, int]:
+    """The columns of a space, from `start` on, in its structure, and the column after the last."""
+    if isinstance(space, spaces.Dict):
+        of_keys: dict[str, Seen] = {}
+        for key, part in space.spaces.items():
+            of_keys[key], start = _read(part, observations, start)
+        of_keys.pop(ACTION_MASK, None)
+        return of_keys, start
+    if isinstance(space, spaces.Tuple):
+        in_order = []
+        for part in space.spaces:
+            seen, start = _read(part, observations, start)
+            in_order.append(seen)
+        return tuple(in_order), start
+    end = start + flat_size(space)
+    columns = observations[:, start:end]
+    if (image := image_shape(space, any_size=True)) is not None:
+        (channels, height, width), is_last = image
+        if is_last:
+            columns = columns.reshape(-1, height, width, channels).permute(0, 3, 1, 2).contiguous()
+        return columns.reshape(-1, channels, height, width).float() / 255.0, end
+    is_vector = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    return (columns if is_vector else columns.reshape(-1, *space.shape)), end  # type: ignore[misc]
+
+
+def _differs_in_evaluation(part: nn.Module) -> bool:
+    is_dropout = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
+    return is_dropout or isinstance(part, nn.modules.batchnorm._BatchNorm)
+
+
+def _shown(value: object) -> str:
+    return f"a {type(value).__name__}"
