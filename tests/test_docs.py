@@ -19,6 +19,7 @@ import yaml
 
 from ml_pipeline import cli
 from ml_pipeline.commands import COMMANDS
+from ml_pipeline.config.familiar_names import ALIASES
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.config.settings import flatten, hints_of
 from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationStatistics, TimeSpent
@@ -37,7 +38,7 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n\Z")
 FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 # Flags that every command takes.
-COMMON = {"--version", "--help", "--help-all"}
+COMMON = {"--version", "--help", "--help-all", *map(flag_of, ALIASES), *(flag_of(f"no_{each}") for each in ALIASES)}
 
 
 def named(path: Path) -> str:
