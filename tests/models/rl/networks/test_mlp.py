@@ -52,7 +52,7 @@ def test_default_weights_are_those_that_torch_draws(layer):
     layer.reset_parameters()
     expected = [weight.clone() for weight in layer.parameters()]
     torch.manual_seed(4)
-    draw_default_weights(nn.Sequential(layer, nn.Tanh()), torch.Generator().manual_seed(3))
+    draw_default_weights([layer, nn.Tanh()], torch.Generator().manual_seed(3))
     assert all(map(torch.equal, layer.parameters(), expected))
 
 

@@ -180,7 +180,8 @@ def test_a_module_keeps_its_own_initial_weights():
         nn.init.constant_(layer.weight, 0.25)
         return layer
 
-    assert (policy_of(constant).user_network.module.weight == 0.25).all()
+    for settings in ({}, {"ortho_init": False}):
+        assert (policy_of(constant, **settings).user_network.module.weight == 0.25).all()
 
 
 def test_frozen_weights_stay_and_the_others_learn():
