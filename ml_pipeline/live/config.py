@@ -67,7 +67,8 @@ class SessionConfig:
     session ends so that a service manager can restart it, such as 10m or 2h."""
 
     on_unreachable: OnUnreachable = "hold"
-    """What to do with positions when unreachable_for is over: hold them, or close all at the next start."""
+    """What to do with positions when unreachable_for is over: hold them, or close all at the next start before anything
+    else. Until then they are held in either case, because no order reaches the broker."""
 
     def __post_init__(self) -> None:
         if self.broker is not None and ":" not in self.broker:

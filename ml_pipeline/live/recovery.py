@@ -139,7 +139,8 @@ def warm_up(session: SessionComponents) -> None:
 def reconcile_at_start(session: SessionComponents) -> None:
     """Look up the orders that may not have been sent, book what happened since, and compare the account with the books.
 
-    What differs is acted on as while the session runs. If BrokerUnavailable is raised, call it again.
+    A pending request to flatten comes first: then no order is sent here. What differs is acted on as while the session
+    runs. If BrokerUnavailable is raised, call it again.
     """
     state, feed = session.state, session.feed
     assert state.last is not None, "a session that has not begun has nothing to reconcile"
@@ -147,5 +148,7 @@ def reconcile_at_start(session: SessionComponents) -> None:
     now = feed.now()
     if session.settings.real_time:  # this machine's clock may be behind
         now = max(now, session.broker.now())
-    session.orders.settle_unsent(lambda order: order.number == state.number - 1 and not now > deadline)
+    request = session.requests.poll()
+    sends = not now > deadline and (request is None or request.what != "flatten")
+    session.orders.settle_unsent(lambda order: sends and order.number == state.number - 1)
     check_account(session)

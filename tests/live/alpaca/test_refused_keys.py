@@ -5,6 +5,7 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live import connections
+from ml_pipeline.live.alpaca import client
 from tests.live.alpaca.timed_session import Machine, timed_session
 from tests.live.loop.test_trading_loop import events_of
 
@@ -88,3 +89,29 @@ def test_real_money_is_refused_before_a_server_is_asked(tmp_path, machine, serve
 
     assert server.faults.requests == []
     assert not (tmp_path / "live").exists()
+
+
+def test_after_a_long_outage_the_next_start_closes_the_position_before_anything_else(
+    tmp_path, machine, server, open_broker, monkeypatch
+):
+    monkeypatch.setattr(client, "_FIRST_WAIT_S", 10.0)  # a request that fails is not repeated within its call
+    exchange, done = server.trading.exchange, []
+
+    def at(minutes: float) -> None:
+        if minutes > 5 and exchange.positions and not done:
+            done.append(minutes)
+            server.faults.cut("", times=1_000_000)
+
+    settings = {"on_unreachable": "flatten", "unreachable_for": "2m"}
+    first = timed_session(tmp_path, machine, open_broker(), n_bars=40, at=at, **settings).run()
+    assert (first.status, first.again) == ("failed", True), first.reason
+    assert "for more than 2 minutes (unreachable_for); the next start closes all positions." in first.reason
+    held, before = exchange.positions["AAPL"], len(exchange.orders)
+    server.faults.clear()
+
+    second = timed_session(tmp_path, machine, open_broker(), n_bars=10, at=lambda minutes: None, **settings).run()
+
+    assert (second.status, second.flat, second.asked) == ("stopped", True, True), second.reason
+    (closing,) = [*exchange.orders.values()][before:]
+    assert (closing.sign * closing.quantity, closing.status) == (-held, "filled")
+    assert exchange.positions == {}

@@ -18,7 +18,8 @@ from ml_pipeline.live.commands.paper_trade import LOOK_AT_IT, TRY_AGAIN, main
 from ml_pipeline.live.config import paper_trade_config
 from ml_pipeline.live.connections import open_feed
 from ml_pipeline.live.decisions.deployed_policy import load_deployed_policy
-from ml_pipeline.live.record.journal import Journal
+from ml_pipeline.live.feeds.replay import ReplayFeed
+from ml_pipeline.live.record.journal import MISSED, WRITTEN, Journal
 from ml_pipeline.live.record.session_record import GrowingFile
 from ml_pipeline.live.session import PaperTrading
 from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE, LOG_FILE
@@ -107,6 +108,34 @@ def test_a_broker_that_stays_away_ends_the_session_and_the_next_start_goes_on(re
     assert after.flat is (True if positions == "flatten" else after.flat)
     assert after.status == ("stopped" if positions == "flatten" else "finished")
     assert not (real_time.folder / "request").exists()
+
+
+def test_the_next_start_closes_all_positions_before_anything_else(real_time, monkeypatch):
+    """The line breaks while an order is sent: it is still in time at the next start, which does not send it."""
+    line, submit, sent = Line(monkeypatch, after=1_000), SimulatedBroker.submit, []
+    next_item = ReplayFeed.next
+    monkeypatch.setattr(ReplayFeed, "next", lambda *given: None if line.dead_after < 0 else next_item(*given))
+
+    def breaks(broker, orders):
+        if orders and broker.account().positions and len(sent) > 5 and line.dead_after == 1_000:
+            line.dead_after = -1
+        answers = submit(broker, orders)
+        sent.extend(orders)
+        return answers
+
+    monkeypatch.setattr(SimulatedBroker, "submit", breaks)
+    assert real_time(on_unreachable="flatten", unreachable_for="1m").run().again
+    with closing(Journal(real_time.folder / JOURNAL_FILE)) as journal:
+        (unsent,) = journal.orders(statuses=[WRITTEN])
+    line.mend()
+    before = len(sent)
+
+    after = real_time(on_unreachable="flatten").run()
+
+    assert (after.status, after.flat, after.asked) == ("stopped", True, True)
+    assert [order.closing for order in sent[before:]] == [True]
+    with closing(Journal(real_time.folder / JOURNAL_FILE)) as journal:
+        assert journal.order(unsent.request.client_order_id).status == MISSED
 
 
 def test_a_broker_that_is_away_for_less_ends_nothing(real_time):
