@@ -44,6 +44,11 @@ COMMANDS = {
         "ml_pipeline.export_policy",
         "ml_pipeline.runs.trained.configs:ExportCommandLine",
     ),
+    "import-sb3": Command(
+        "Turn a PPO model of Stable-Baselines3 into a run, without running the pickles in its files.",
+        "ml_pipeline.import_sb3",
+        "ml_pipeline.runs.trained.configs:ImportCommandLine",
+    ),
     "serve": Command(
         "Start the training service, which runs queued trainings several at a time, with a web page.",
         "ml_pipeline.service.commands.serve",

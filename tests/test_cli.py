@@ -15,7 +15,7 @@ from ml_pipeline.commands import COMMANDS
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NAMES = [
-    *("train", "evaluate", "backtest", "enjoy", "compare", "export"),
+    *("train", "evaluate", "backtest", "enjoy", "compare", "export", "import-sb3"),
     *("serve", "submit", "status", "watch", "logs", "stop", "resume", "scale", "dashboard"),
     *("tune", "report", "promote", "rollback", "models", "paper-trade"),
     *("sanity", "walk-forward", "inspect-data", "tune-workers", "compile", "check", "completion"),

@@ -1,4 +1,4 @@
-"""Settings of the commands on a trained run: evaluate, backtest, enjoy and export."""
+"""Settings of the commands on a trained run: evaluate, backtest, enjoy, export and import-sb3."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
@@ -253,3 +253,54 @@ class ExportCommandLine:
 def parse_export(argv: Sequence[str], *, prog: str, description: str = "") -> ExportConfig:
     """Read the command line. Raises UserError if a setting is invalid; exits with code 0 after --help."""
     return parse_settings(argv, ExportCommandLine, prog=prog, description=description).export
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportConfig:
+    """The model of Stable-Baselines3 to import, and its environment."""
+
+    model: tyro.conf.Positional[Path]
+    """File of the model, as PPO.save wrote it, such as model.zip."""
+
+    vecnormalize: Path | None = None
+    """File that VecNormalize.save wrote, if the model was trained with it; none: observations and rewards are used as
+    they are."""
+
+    env_id: str | None = None
+    """Id of its environment, such as CartPole-v1 or my_project:Grid-v0; none: the run can be loaded and used by
+    --init-from, but not evaluated or resumed."""
+
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment, as JSON, such as '{"size": 8}'."""
+
+    wrappers: tuple[str, ...] = ()
+    """Wrappers of the environment, as module:class, the first one innermost."""
+
+    frame_stack: int | None = None
+    """Number of frames in an observation; none: 1, or 4 with --atari."""
+
+    atari: bool = False
+    """Preprocess Atari frames as Stable-Baselines3's AtariWrapper does."""
+
+    checkpoint_dir: Path | None = None
+    """Folder of the new run; none: a new folder in checkpoints/."""
+
+    @property
+    def of_environment(self) -> dict[str, Any]:
+        """The settings of the environment; empty without --env-id."""
+        if self.env_id is None:
+            return {}
+        names = ("env_id", "env_kwargs", "wrappers", "frame_stack", "atari")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportCommandLine:
+    """What the flags fill."""
+
+    model: ImportConfig = field()
+
+
+def parse_import(argv: Sequence[str], *, prog: str, description: str = "") -> ImportConfig:
+    """Read the command line. Raises UserError if a setting is invalid; exits with code 0 after --help."""
+    return parse_settings(argv, ImportCommandLine, prog=prog, description=description).model
