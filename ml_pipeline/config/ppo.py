@@ -143,6 +143,14 @@ class PPOConfig:
     """Logarithm of the initial standard deviation of continuous actions, usually -3 to 0; 0 is a deviation of 1, -2 of
     0.14. With a larger value, the policy explores more at first."""
 
+    use_sde: bool = False
+    """Explore with noise that depends on the state (gSDE): a random matrix for each environment turns the last hidden
+    layer into noise, so that consecutive actions differ less at random. Needs a Box of actions. Not compiled."""
+
+    sde_sample_freq: int = -1
+    """With use_sde: steps until a new random matrix is drawn, usually 4 to 64; -1: only at the start of each rollout.
+    With a larger number, exploration is smoother."""
+
     squash_actions: bool = False
     """Map continuous actions into their bounds by tanh; otherwise clip them to the bounds."""
 
@@ -196,7 +204,6 @@ class PPOConfig:
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name), remedy="leave it out to switch it off")
         check_non_negative("vf_coef", self.vf_coef)
-        check_within("log_std_init", self.log_std_init, -20, 20)
         for name in ("gamma", "gae_lambda"):
             check_within(name, getattr(self, name), 0, 1)
         check_choice("learning_rate_schedule", self.learning_rate_schedule, get_args(LearningRateSchedule))
@@ -207,7 +214,21 @@ class PPOConfig:
         check_choice("activation", self.activation, get_args(Activation))
         check_choice("memory", self.memory, get_args(MemoryKind))
         self._check_network()
+        self._check_exploration()
         self._check_together()
+
+    def _check_exploration(self) -> None:
+        check_within("log_std_init", self.log_std_init, -20, 20)
+        if self.use_sde and self.squash_actions:
+            raise UserError("use_sde explores without tanh, but squash_actions is on; switch one of them off.")
+        if self.sde_sample_freq == -1:
+            return
+        check_count("sde_sample_freq", self.sde_sample_freq)
+        if not self.use_sde:
+            raise UserError(
+                f"sde_sample_freq is {self.sde_sample_freq}, but use_sde is off; switch it on, or leave "
+                "sde_sample_freq out."
+            )
 
     def _check_scheduled(self) -> None:
         for name in SCHEDULED:
@@ -280,6 +301,13 @@ class PPOConfig:
                 f"sequence_length must divide n_steps = {self.n_steps}, but got {length}; {nearest} is the nearest "
                 "that does."
             )
+
+    @property
+    def steps_per_noise(self) -> int:
+        """Steps of a rollout that use the same noise: one, or as many as use_sde keeps its matrices."""
+        if not self.use_sde:
+            return 1
+        return self.n_steps if self.sde_sample_freq == -1 else self.sde_sample_freq
 
     def check_change(self, n_envs: int) -> None:
         """Raise UserError if training cannot continue with `n_envs` environments."""

@@ -219,7 +219,7 @@ _AGENT_KWARGS: dict[str, Reader] = {
         name: same(name)
         for name in (
             "n_steps", "n_epochs", "gamma", "gae_lambda", "clip_range", "clip_range_vf", "ent_coef", "vf_coef",
-            "max_grad_norm", "target_kl", "seed", "device",
+            "max_grad_norm", "target_kl", "use_sde", "sde_sample_freq", "seed", "device",
         )
     },
     "policy": _policy,
@@ -227,8 +227,6 @@ _AGENT_KWARGS: dict[str, Reader] = {
     "batch_size": same("minibatch_size"),
     "normalize_advantage": same("normalize_advantages"),
     "policy_kwargs": section("policy_kwargs", _POLICY_KWARGS),
-    "use_sde": only("use_sde", False),
-    "sde_sample_freq": only("sde_sample_freq", -1),
     "rollout_buffer_class": only("rollout_buffer_class", None),
     "rollout_buffer_kwargs": only("rollout_buffer_kwargs", None, {}),
 }  # fmt: skip

@@ -21,8 +21,9 @@ from ml_pipeline.trading.settings import TradingConfig
 KEPT = frozenset({
     "algorithm", "algorithm_kwargs", "env_id", "env_kwargs", "wrappers", "frame_stack", "atari", "n_envs", "vec_env",
     "seed", "n_steps", "hidden_sizes", "value_hidden_sizes", "activation", "normalize_obs", "clip_obs",
-    "normalize_update", "normalize_rewards", "normalize_values", "ortho_init", "log_std_init", "squash_actions",
-    "share_layers", "share_encoder", "network", "network_kwargs", "memory", "memory_size", "init_from",
+    "normalize_update", "normalize_rewards", "normalize_values", "ortho_init", "log_std_init", "use_sde",
+    "sde_sample_freq", "squash_actions", "share_layers", "share_encoder", "network", "network_kwargs", "memory",
+    "memory_size", "init_from",
 })  # fmt: skip
 # It may change these: its length, its workers, how often it saves and evaluates, and how it learns.
 MAY_CHANGE = frozenset({

@@ -57,6 +57,12 @@ from ml_pipeline.config.ppo import PPOConfig
         ),
         ("sequence_length", 0, "sequence_length must be a whole number of at least 1, but got 0."),
         ("log_std_init", -30, "log_std_init must lie between -20 and 20, but got -30."),
+        ("sde_sample_freq", 0, "sde_sample_freq must be a whole number of at least 1, but got 0."),
+        (
+            "sde_sample_freq",
+            4,
+            "sde_sample_freq is 4, but use_sde is off; switch it on, or leave sde_sample_freq out.",
+        ),
         ("memory", "rnn", 'memory must be one of none, gru, lstm, but got "rnn".'),
         ("hidden_sizes", (), "hidden_sizes must name at least one layer, such as 64 64, but got none."),
         ("value_hidden_sizes", (), "value_hidden_sizes must name at least one layer, such as 64 64, but got none."),
@@ -100,6 +106,16 @@ def test_what_is_not_normalized_is_not_clipped():
         UserError, match=r"clip_obs is 5\.0, but normalize_obs is off, and only normalized observations"
     ):
         PPOConfig(normalize_obs=False, clip_obs=5.0)
+
+
+def test_noise_by_state_is_not_squashed():
+    with pytest.raises(UserError, match="use_sde explores without tanh, but squash_actions is on; switch one of them"):
+        PPOConfig(use_sde=True, squash_actions=True)
+
+
+def test_noise_lasts_a_step_a_rollout_or_as_long_as_said():
+    lasting = [{}, {"use_sde": True}, {"use_sde": True, "sde_sample_freq": 4}]
+    assert [PPOConfig(n_steps=64, **settings).steps_per_noise for settings in lasting] == [1, 64, 4]
 
 
 def test_shared_layers_have_no_sizes_of_one_network_alone():

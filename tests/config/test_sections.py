@@ -41,6 +41,7 @@ AGENT_FLAT = {
     "gamma": 0.99,
     "ent_coef": 0.01,
     "normalize_advantages": True,
+    "use_sde": False,
     "seed": 42,
     "hidden_sizes": [256, 256],
     "activation": "relu",

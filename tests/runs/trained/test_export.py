@@ -53,6 +53,7 @@ KINDS = {
     "squashed": (NUMBERS, spaces.Box(np.float32([-3, 1]), np.float32([2, 4])), {"squash_actions": True}),
     "clipped observations": (NUMBERS, spaces.Discrete(3), {"clip_obs": 0.3}),
     "clipped": (NUMBERS, spaces.Box(-0.01, 0.01, (1, 2), np.float64), {}),
+    "noise by state": (NUMBERS, spaces.Box(-0.5, 0.5, (2,)), {"use_sde": True}),
     "masked": (MASKED, spaces.MultiDiscrete([3, 2]), {}),
     "image": (SEEN["eye"], spaces.Discrete(3), {}),
     "image, own encoders": (SEEN["eye"], spaces.Discrete(3), {"share_encoder": False}),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import Activation, PPOConfig
 from ml_pipeline.config.settings import Network
-from ml_pipeline.models.rl.networks.distributions import distribution_for
+from ml_pipeline.models.rl.networks.distributions import StateDependentGaussian, distribution_for
 from ml_pipeline.models.rl.networks.image_encoder import N_FEATURES, ImageEncoder
 from ml_pipeline.models.rl.networks.mlp import ACTIVATIONS, build_mlp, draw_default_weights, paired_order
 from ml_pipeline.models.rl.networks.user_network import UserNetwork
@@ -45,6 +45,7 @@ class NetworkConfig(NamedTuple):
     network: Network = None
     network_kwargs: Mapping[str, Any] = {}
     normalized: bool = False
+    use_sde: bool = False
 
     @classmethod
     def of_config(cls, config: PPOConfig) -> Self:
@@ -62,6 +63,7 @@ class NetworkConfig(NamedTuple):
             config.network,
             config.network_kwargs,
             config.normalize_obs,
+            config.use_sde,
         )
 
 
@@ -119,7 +121,8 @@ class GeneralActorCritic(nn.Module):
     Images pass through convolutions, which actor and critic share unless `share_encoder` is off. Their features and
     the other numbers then pass through the memory, if there is one, and through the hidden layers. Actor and critic
     have a memory and hidden layers each unless `share_layers` is on. A user's network stands in the place of the
-    convolutions, and gets all observations.
+    convolutions, and gets all observations. With `use_sde`, the parameters of the distribution contain the input of the
+    actor's last layer.
     """
 
     def __init__(
@@ -158,6 +161,9 @@ class GeneralActorCritic(nn.Module):
         self.towers = nn.ModuleList(self._towers)
         of_actor = (self._towers[0].width, self.distribution.num_parameters)
         of_critic = (self._towers[-1].width, 1)
+        self._explores_by_features = config.use_sde
+        if config.use_sde:
+            self.distribution = StateDependentGaussian(of_actor[1], num_features=of_actor[0])
         activation = config.activation
         self.actor_head = build_mlp(of_actor, activation=activation, output_gain=0.01, generator=generator)
         self.critic_head = build_mlp(of_critic, activation=activation, output_gain=1.0, generator=generator)
@@ -198,7 +204,7 @@ class GeneralActorCritic(nn.Module):
 
     def parameters_of(self, observations: Tensor) -> Tensor:
         """The parameters only; the critic is not computed."""
-        return self._allowed(observations, self.actor_head(self._towers[0](self._inputs[0](observations)[0])))
+        return self._of_actor(observations, self._towers[0](self._inputs[0](observations)[0]))
 
     def drop_critic(self) -> None:
         """Delete the layers that `parameters_of` and `actor_step` do not use."""
@@ -213,7 +219,7 @@ class GeneralActorCritic(nn.Module):
         """One step of the actor only; returns the parameters and the actor's state after the step, float (B, S)."""
         starts = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
         top, states = self._towers[0].over_sequences(self._inputs[0](observations)[0], Sequences(starts, state))
-        return self._allowed(observations, self.actor_head(top)), states[0]
+        return self._of_actor(observations, top), states[0]
 
     def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
         """Run sequences: observations (T * M, D), ordered by step, to parameters (T * M, P), values (T * M,) and the
@@ -232,9 +238,13 @@ class GeneralActorCritic(nn.Module):
         return features if len(features) == len(self._towers) else features * len(self._towers)
 
     def _heads(self, observations: Tensor, tops: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        return self._allowed(observations, self.actor_head(tops[0])), self.critic_head(tops[-1]).squeeze(1)
+        return self._of_actor(observations, tops[0]), self.critic_head(tops[-1]).squeeze(1)
 
-    def _allowed(self, observations: Tensor, parameters: Tensor) -> Tensor:
+    def _of_actor(self, observations: Tensor, top: Tensor) -> Tensor:
+        """The parameters of the distribution, (B, P); top: the input of the actor's last layer."""
+        parameters = self.actor_head(top)
+        if self._explores_by_features:
+            return torch.cat([parameters, top], dim=1)
         if self._mask is None:
             return parameters
         return torch.where(observations[:, self._mask] > 0.5, parameters, _FORBIDDEN)
@@ -249,11 +259,12 @@ def network_for(
     """
     squash = config.squash_actions
     has_numbers = any(isinstance(leaf, spaces.Box) for leaf in leaves_of(action_space))
-    for name, given, remedy in (
-        ("squash_actions", squash, "switch it off"),
-        ("log_std_init", config.log_std_init, "leave it out"),
+    for name, given, fits, remedy in (
+        ("squash_actions", squash, has_numbers, "switch it off"),
+        ("log_std_init", config.log_std_init, has_numbers, "leave it out"),
+        ("use_sde", config.use_sde, isinstance(action_space, spaces.Box), "switch it off"),
     ):
-        if given and not has_numbers:
+        if given and not fits:
             raise UnsupportedSpace(f"{name} needs a Box of actions, but the action space is {action_space}; {remedy}.")
     if config.bfloat16 and (not layout.images or config.network is not None):
         raise UnsupportedSpace("bfloat16 needs images, but the observations have none; switch it off.")
@@ -272,7 +283,7 @@ def _new_network(
     layout: ObservationLayout, action_space: spaces.Space, config: PPOConfig, generator: torch.Generator
 ) -> ActorCritic | GeneralActorCritic:
     squash, network_config = config.squash_actions, NetworkConfig.of_config(config)
-    is_simple = layout.is_plain and config.network is None
+    is_simple = layout.is_plain and config.network is None and not config.use_sde
     if not is_simple or network_config.share_layers or network_config.memory is not None:
         return GeneralActorCritic(layout, action_space, network_config, squash_actions=squash, generator=generator)
     return ActorCritic(

@@ -167,10 +167,14 @@ class DiagonalGaussian(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(size))
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        return generator.standard_normal((*shape, self.num_parameters), dtype=np.float32)
+        return generator.standard_normal((*shape, *self.log_std.shape), dtype=np.float32)
 
     def sample(self, parameters: Array, noise: Array) -> Array:
-        return parameters + np.exp(self.log_std.detach().cpu().numpy()) * noise
+        return self.explored(parameters, noise, np.exp(self.log_std.detach().cpu().numpy()))
+
+    def explored(self, parameters: Any, noise: Any, deviations: Any) -> Any:
+        """`sample` for arrays or tensors, with exp(log_std)."""
+        return parameters + deviations * noise
 
     def mode(self, parameters: Array) -> Array:
         return parameters
@@ -198,6 +202,57 @@ class DiagonalGaussian(nn.Module):
 
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class StateDependentGaussian(DiagonalGaussian):
+    """Gaussians whose noise is a linear function of L features: action = mean + features @ matrix.
+
+    The parameters are the means and the features, A + L columns. The noise of an action is its matrix, (L, A), before
+    it is multiplied by the deviations; a matrix that is kept for several steps makes exploration smooth. Given the
+    features, the variance is features^2 @ deviations^2. Its gradient does not reach the features.
+    Source: Raffin et al. 2021, Smooth Exploration for Robotic Reinforcement Learning, arXiv:2005.05719.
+    """
+
+    def __init__(self, size: int, num_features: int) -> None:
+        super().__init__(size)
+        self._size = size
+        self.num_parameters = size + num_features
+        self.log_std = nn.Parameter(torch.zeros(num_features, size))
+
+    def explored(self, parameters: Any, noise: Any, deviations: Any) -> Any:
+        # The sum over features has the same order for any number of rows, and so the same bits; a product has not.
+        return parameters[:, : self._size] + (parameters[:, self._size :, None] * (deviations * noise)).sum(1)
+
+    def mode(self, parameters: Array) -> Array:
+        return parameters[:, : self._size]
+
+    def log_probs_and_entropies(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        variances = self._variances(parameters)
+        z = (actions - parameters[:, : self._size]) * variances.rsqrt()
+        log_deviations = 0.5 * variances.log() + _HALF_LOG_TWO_PI
+        return -(0.5 * z.square() + log_deviations).sum(dim=1), (log_deviations + 0.5).sum(dim=1)
+
+    def closed_form(self, parameters: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Backward]:
+        variances = self._variances(parameters)
+        distances = actions - parameters[:, : self._size]
+
+        def backward(d_log_probs: Tensor, d_entropy: float) -> Tensor:
+            # d log p / d mean = (a - mean) / v;  d log p / d v = ((a - mean)^2 / v - 1) / 2v;  d H / d v = 1 / 2v
+            by_means = distances / variances * d_log_probs[:, None]
+            by_variances = by_means * distances - d_log_probs[:, None] + d_entropy
+            squares = parameters[:, self._size :].square()
+            assert self.log_std.grad is not None  # d v / d log_std = 2 features^2 deviations^2
+            self.log_std.grad += squares.t() @ (by_variances / variances) * torch.exp(2.0 * self.log_std)
+            return torch.cat([by_means, torch.zeros_like(squares)], dim=1)
+
+        return *self.log_probs_and_entropies(parameters, actions), backward
+
+    def _variances(self, parameters: Tensor) -> Tensor:
+        features = parameters[:, self._size :].detach()
+        return features.square() @ torch.exp(2.0 * self.log_std) + _LEAST_VARIANCE
+
+
+_LEAST_VARIANCE = 1e-6
 
 
 class SquashedGaussian(DiagonalGaussian):

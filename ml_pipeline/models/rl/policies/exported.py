@@ -108,7 +108,8 @@ class PortablePolicy(nn.Module):
             parameters = self._actor.parameters_of(normalized)  # type: ignore[operator]
         else:
             parameters = self._actor(normalized)
-        parts = parameters.split([head.num_parameters for head in self._heads], dim=1)
+        sizes = [head.num_parameters for head in self._heads]
+        parts = parameters[:, : sum(sizes)].split(sizes, dim=1)  # features follow if noise depends on the state
         actions = [head(part) for head, part in zip(self._heads, parts, strict=True)]
         return (*actions, parameters, *carried)
 

@@ -340,6 +340,8 @@ _ENCODERS = "encoders of images"
 
 
 _NETWORK = "network"
+_USE_SDE = "use_sde"
+"""A trait that policies of earlier versions lack; it was off."""
 
 
 def traits_of(observation_space: spaces.Space, action_space: spaces.Space, config: PPOConfig) -> dict[str, str]:
@@ -367,6 +369,7 @@ def traits_of(observation_space: spaces.Space, action_space: spaces.Space, confi
         "observation normalization": normalization,
         "value normalization": _on_or_off(config.normalize_values),
         "squashing of actions": _on_or_off(config.squash_actions),
+        _USE_SDE: _on_or_off(config.use_sde),
         "sharing of layers": _on_or_off(config.share_layers),
         "memory": "none" if config.memory == "none" else f"{config.memory} of {config.memory_size}",
         **encoders,
@@ -375,7 +378,7 @@ def traits_of(observation_space: spaces.Space, action_space: spaces.Space, confi
 
 def check_traits(saved: Mapping[str, str], here: Mapping[str, str]) -> None:
     """Raise UserError about the first trait in which a saved policy differs from the one that loads it."""
-    saved, here = {_NETWORK: "none", **saved}, {_NETWORK: "none", **here}
+    saved, here = {_NETWORK: "none", _USE_SDE: "off", **saved}, {_NETWORK: "none", **here}
     if same_function(saved[_NETWORK], here[_NETWORK]):
         del here[_NETWORK]
     for trait, ours in here.items():  # spaces come first, because other traits follow from them

@@ -17,7 +17,8 @@ class RolloutBuffer:
 
     observations: (T + 1, N, D), normalized, float32, or uint8 if they consist of images only. The action of step t was
     chosen for row t, and the next rollout begins with row T. outputs: float32 (T, N, P + 1), distribution parameters
-    and value for row t, if acting computed both; else None. noise: the noise of all T steps, drawn before the first.
+    and value for row t, if acting computed both; else None. noise: drawn before the first step, one row per step, or
+    per draw if several steps use the same noise.
     rewards: float32 (T, N), scaled. terminated, truncated: bool (T, N). final_observations: (t, environment, normalized
     observation) for each truncated episode; the values of these observations are needed, and no others. memory: float32
     (N, S), the state of a recurrent policy before the first step; None without memory.
@@ -126,10 +127,10 @@ class RolloutBuffer:
 class DeviceBuffer:
     """`RolloutBuffer` in tensors on a device; `position` counts the steps that are filled.
 
-    observations: float32 (T + 1, N, D), normalized; the action of step t was chosen for row t. noise: the noise of all
-    T steps. final_observations: float32 (T, N, D), the observation after each step and before a reset; all are stored,
-    because the host does not know which episodes ended. rewards, scaled_rewards: float32 (T, N). terminated, truncated:
-    bool (T, N). finite: bool (T, N), whether reward and observation were finite. memory: float32 (N, S), the state of a
+    observations: float32 (T + 1, N, D), normalized; the action of step t was chosen for row t. noise: as there.
+    final_observations: float32 (T, N, D), the observation after each step and before a reset; all are stored, because
+    the host does not know which episodes ended. rewards, scaled_rewards: float32 (T, N). terminated, truncated: bool
+    (T, N). finite: bool (T, N), whether reward and observation were finite. memory: float32 (N, S), the state of a
     recurrent policy before the first step; None without memory.
     """
 

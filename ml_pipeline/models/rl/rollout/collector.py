@@ -123,6 +123,9 @@ class Collector(ABC):
         self.exchanging_s = 0.0  # total time of exchanges with other ranks
         self._policy = policy
         self._estimation = {name: getattr(config, name) for name in ("gamma", "gae_lambda", "sequence_length")}
+        self._noise_settings = {"n_steps": config.n_steps, "sde_sample_freq": config.sde_sample_freq}
+        self._steps_per_noise = config.steps_per_noise
+        self._n_draws = -(-config.n_steps // self._steps_per_noise)  # of noise, in a rollout
         self._seed = seed
         self._reset_done = False
         self._elapsed_before_s = 0.0
@@ -158,6 +161,7 @@ class Collector(ABC):
     def state_dict(self) -> dict[str, Any]:
         return {
             "data": self._data,
+            "noise_settings": self._noise_settings,
             "buffer": self.buffer.state_dict(),
             "episodes": self.episodes.state_dict(),
             "global_step": self.global_step,
@@ -170,12 +174,15 @@ class Collector(ABC):
     def check_state_dict(self, state: dict[str, Any]) -> None:
         """Raise UserError if `state` was saved by a collector with other settings."""
         noise = state["buffer"].get("noise")
-        n_steps = self.buffer.n_steps
+        drawn_by = self._noise_settings  # they may change between two rollouts
+        if noise is not None:
+            earlier_version = {"n_steps": len(noise), "sde_sample_freq": -1}
+            drawn_by = state.get("noise_settings", earlier_version)
         here = {
             "observations as": (state["data"], self._data),
             "num_envs": (len(state["episodes"]["returns"]), self.num_envs),
             "normalize_update": (state.get("normalize_update", "step"), self._normalize_update),
-            "n_steps": (n_steps if noise is None else len(noise), n_steps),
+            **{name: (drawn_by[name], ours) for name, ours in self._noise_settings.items()},
             "normalize_rewards": (state["reward_scaler"] is not None, self._reward_scaler is not None),
         }
         for what, (saved, ours) in here.items():

@@ -93,14 +93,15 @@ class DeviceCollector(Collector):
             if part is not None:
                 part.moments.begin()
         self._reset_where_needed()
-        noise = self._actions.draw_noise(self._generator, (self.buffer.n_steps, self._envs.num_envs))
+        noise = self._actions.draw_noise(self._generator, (self._n_draws, self._envs.num_envs))
         self.buffer.start(noise, self._memory)
 
     def _step(self) -> None:
         buffer = self.buffer
         assert buffer.noise is not None
         t = buffer.position
-        actions = self._actions.sample(self._parameters(buffer.observations[t]), buffer.noise[t])
+        noise = buffer.noise[t // self._steps_per_noise]
+        actions = self._actions.sample(self._parameters(buffer.observations[t]), noise)
         observations, rewards, terminated, truncated, infos = self._step_envs(self._actions.fit(actions))
         done = terminated | truncated
         if self._memory is not None:
@@ -346,10 +347,11 @@ class _Numbers:
         return torch.zeros((*shape, len(self._low)), device=self._low.device)
 
     def draw_noise(self, generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
-        return torch.randn((*shape, len(self._low)), generator=generator, device=generator.device)
+        columns = self._distribution.log_std.shape
+        return torch.randn((*shape, *columns), generator=generator, device=generator.device)
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        return parameters + self._distribution.log_std.detach().exp() * noise
+        return self._distribution.explored(parameters, noise, self._distribution.log_std.detach().exp())
 
     def fit(self, actions: Tensor) -> Tensor:
         low, high = self._low, self._high

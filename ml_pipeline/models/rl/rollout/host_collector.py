@@ -118,15 +118,15 @@ class HostCollector(Collector):
 
     def _begin(self) -> None:
         self._reset_where_needed()
-        shape = (self.buffer.n_steps, self.num_envs)
-        noise = self._policy.distribution.draw_noise(self._noise_generator, shape)
+        noise = self._policy.distribution.draw_noise(self._noise_generator, (self._n_draws, self.num_envs))
         self.buffer.start(noise, None if self._memory is None else self._memory.state)
 
     def _step(self) -> None:
         buffer, policy = self.buffer, self._policy
         assert buffer.noise is not None
         t = buffer.position
-        normalized, noise, finish = buffer.observations[t], buffer.noise[t], policy.observations.process_one
+        noise = buffer.noise[t // self._steps_per_noise]
+        normalized, finish = buffer.observations[t], policy.observations.process_one
         if not self._learns_by_step:
             normalized, noise = policy.observations.normalize(normalized), noise[self._rows]
             finish = policy.observations.encode_one

@@ -5,6 +5,9 @@ from rollout to rollout, time limits, schedules and the state of Adam do. One di
 `ahead`: their schedules are a rollout ahead of ours.
 """
 
+import itertools
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ import torch
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
+from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.distributions import choices_of
 from ml_pipeline.runtime.seeding import random_generator
 
@@ -32,16 +36,26 @@ CONFIG = PPOConfig(
 
 
 @pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "LunarLander-v3"])
-def test_episodes_and_weights_of_a_whole_training_are_theirs(env_id, monkeypatch):
+@pytest.mark.parametrize(
+    ("env_id", "settings"),
+    [
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {}),
+        ("Pendulum-v1", {"use_sde": True}),
+        ("Pendulum-v1", {"use_sde": True, "sde_sample_freq": 10}),  # which does not divide a rollout
+        ("LunarLander-v3", {}),
+    ],
+    ids=str,
+)
+def test_episodes_and_weights_of_a_whole_training_are_theirs(env_id, settings, monkeypatch):
     if env_id == "LunarLander-v3":
         pytest.importorskip("Box2D", reason="pip install 'gymnasium[box2d]'")
-    ours = Episodes()
+    ours, config = Episodes(), replace(CONFIG, **settings)
     envs = SerialEnv([lambda: gymnasium.make(env_id, max_episode_steps=TIME_LIMIT)] * NUM_ENVS)
-    with envs, PPOTrainer(envs, CONFIG, total_timesteps=TOTAL_STEPS, seed=SEED, sink=ours) as trainer:
-        network = trainer.policy.network
-        first = [weight.detach().clone() for weight in network.parameters()]
-        their_weights, theirs = learned_by_them(env_id, first, trainer.policy.distribution, monkeypatch)
+    with envs, PPOTrainer(envs, config, total_timesteps=TOTAL_STEPS, seed=SEED, sink=ours) as trainer:
+        weights = weights_of(trainer.policy.network)
+        first = [weight.detach().clone() for weight in weights]
+        their_weights, theirs = learned_by_them(env_id, first, config, trainer.policy.distribution, monkeypatch)
         trainer.train(progress=False)
     lengths = [length for _, length, _ in ours.ended]
     assert lengths.count(TIME_LIMIT) > 20
@@ -52,9 +66,18 @@ def test_episodes_and_weights_of_a_whole_training_are_theirs(env_id, monkeypatch
     assert [episode[2] for episode in ours.ended] == pytest.approx(
         [episode[2] for episode in theirs], rel=1e-3, abs=1e-4
     )
-    before, after, expected = map(in_one_vector, (first, network.parameters(), their_weights))
+    before, after, expected = map(in_one_vector, (first, weights, their_weights))
     assert (expected - before).abs().max() > 1e-2
     torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)  # 3e-7 on a Zen 4; other processors round otherwise
+
+
+def weights_of(network):
+    """In their order: deviations, actor, critic."""
+    if isinstance(network, ActorCritic):
+        return [*network.parameters()]
+    actor, critic = network.towers
+    parts = (network.distribution, actor, network.actor_head, critic, network.critic_head)
+    return [weight for part in parts for weight in part.parameters()]
 
 
 class Episodes:
@@ -70,7 +93,7 @@ class Episodes:
         """Nothing is open."""
 
 
-def learned_by_them(env_id, weights, distribution, monkeypatch):
+def learned_by_them(env_id, weights, config, distribution, monkeypatch):
     """Their weights, in our order, after their `learn()` with our noise and orders, and their episodes."""
     ahead = 1 / N_ROLLOUTS
     model = sb3.PPO(
@@ -79,6 +102,7 @@ def learned_by_them(env_id, weights, distribution, monkeypatch):
         n_steps=N_STEPS, batch_size=CONFIG.minibatch_size, n_epochs=CONFIG.n_epochs, gamma=CONFIG.gamma,
         gae_lambda=CONFIG.gae_lambda, ent_coef=CONFIG.ent_coef, learning_rate=lambda left: 2e-3 * (left + ahead),
         clip_range=lambda left: 0.2 * (left + ahead), policy_kwargs={"net_arch": [16, 16]}, device="cpu", seed=SEED,
+        use_sde=config.use_sde, sde_sample_freq=config.sde_sample_freq,
     )  # fmt: skip
     model.set_logger(Logger(None, []))  # its own would make a folder in TMPDIR
     policy, mlp = model.policy, model.policy.mlp_extractor
@@ -88,7 +112,10 @@ def learned_by_them(env_id, weights, distribution, monkeypatch):
     with torch.no_grad():
         for theirs, ours in zip(own, weights, strict=True):
             theirs.copy_(ours)
-    noise = noise_of_all_steps(distribution)
+    generator = random_generator(SEED, "actions")
+    n_draws = -(-N_STEPS // config.steps_per_noise)
+    rollouts = [distribution.draw_noise(generator, (n_draws, NUM_ENVS)) for _ in range(N_ROLLOUTS)]
+    noise = itertools.chain.from_iterable(rollouts)
 
     def forward(observations, deterministic=False):
         given = policy.get_distribution(observations).distribution
@@ -100,7 +127,16 @@ def learned_by_them(env_id, weights, distribution, monkeypatch):
             log_probs = given.log_prob(actions).sum(1)
         return actions, policy.predict_values(observations), log_probs
 
-    policy.forward = forward
+    def sample_weights(log_std, batch_size):
+        drawn = rollouts[model.num_timesteps // (N_STEPS * NUM_ENVS)][
+            model.rollout_buffer.pos // config.steps_per_noise
+        ]
+        policy.action_dist.exploration_matrices = torch.from_numpy(drawn) * log_std.detach().exp()
+
+    if config.use_sde:
+        policy.action_dist.sample_weights = sample_weights
+    else:
+        policy.forward = forward
     orders = random_generator(SEED, "minibatches")
 
     def in_their_order(n_samples):  # one environment after another, ours one step after another
@@ -124,9 +160,3 @@ def learned_by_them(env_id, weights, distribution, monkeypatch):
 
 def in_one_vector(weights):
     return torch.cat([weight.detach().flatten() for weight in weights])
-
-
-def noise_of_all_steps(distribution):
-    generator = random_generator(SEED, "actions")
-    for _ in range(N_ROLLOUTS):
-        yield from distribution.draw_noise(generator, (N_STEPS, NUM_ENVS))

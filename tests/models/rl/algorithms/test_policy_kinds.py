@@ -58,6 +58,9 @@ class Kind(NamedTuple):
 KINDS = {
     "nested actions": Kind(NESTED),
     "squashed": Kind(spaces.Box(-2, 1, (2,)), {"squash_actions": True, "ent_coef": 0.01}),
+    "noise by state": Kind(spaces.Box(-2, 1, (2,)), {"use_sde": True, "sde_sample_freq": 3, "ent_coef": 0.01}),
+    "noise by state, gru": Kind(spaces.Box(-2, 1, (2,)), {"use_sde": True, "memory": "gru", "memory_size": 4}),
+    "noise by state, frames": Kind(spaces.Box(-2, 1, (2,)), {"use_sde": True}, image=True, numbers=False),
     "shared layers": Kind(settings={"share_layers": True}),
     "own value network": Kind(settings={"value_hidden_sizes": (5, 9)}),
     "masked, own value network": Kind(

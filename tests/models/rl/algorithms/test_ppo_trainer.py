@@ -230,14 +230,16 @@ def test_a_state_of_another_number_of_environments_is_refused():
     [
         ({"n_steps": 17}, "made with n_steps 16, but here it is 17"),
         ({"normalize_rewards": False}, "made with normalize_rewards True, but here it is False"),
+        ({"sde_sample_freq": 5}, "made with sde_sample_freq 4, but here it is 5"),
     ],
 )
 def test_a_state_of_other_rollouts_is_refused_and_nothing_changed(changed, sentence):
     envs = SerialEnv(factories())
     stop = StopAfter(envs, 40)
-    saved = stop.trainer = trainer_for(envs, seed=5)
+    config = replace(CONFIG, use_sde=True, sde_sample_freq=4) if "sde_sample_freq" in changed else CONFIG
+    saved = stop.trainer = trainer_for(envs, seed=5, config=config)
     saved.train()
-    trainer = trainer_for(SerialEnv(factories()), config=replace(CONFIG, **changed))
+    trainer = trainer_for(SerialEnv(factories()), config=replace(config, **changed))
     before = weights_of(trainer)
     with pytest.raises(UserError, match=sentence):
         trainer.load_state_dict(saved.state_dict())

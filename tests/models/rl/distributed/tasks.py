@@ -107,6 +107,7 @@ TASKS: dict[str, tuple[Callable[[], gymnasium.Env], dict[str, Any]]] = {
     "discrete": (cart_pole, {"normalize_values": True}),
     "continuous": (pendulum, {"normalize_advantages_over": "batch"}),
     "squashed": (pendulum, {"squash_actions": True}),
+    "noise by state": (pendulum, {"use_sde": True, "sde_sample_freq": 5}),
     "masked": (Masked, {"share_layers": True}),
     "images": (Seen, {"normalize_rewards": False}),
     "frames": (Frames, {"gradient_chunks": 2}),

@@ -12,6 +12,7 @@ from ml_pipeline.models.rl.networks.distributions import (
     DiagonalGaussian,
     Joint,
     SquashedGaussian,
+    StateDependentGaussian,
     distribution_for,
 )
 from ml_pipeline.models.rl.preprocessing.spaces import UnsupportedSpace, action_fitter
@@ -23,6 +24,13 @@ def gaussian(size, kind=DiagonalGaussian):
     distribution = kind(size)
     with torch.no_grad():
         distribution.log_std.copy_(torch.linspace(-0.5, 0.4, size))
+    return distribution.double()
+
+
+def state_dependent(size, num_features):
+    distribution = StateDependentGaussian(size, num_features)
+    with torch.no_grad():
+        distribution.log_std.copy_(torch.linspace(-1.5, 0.2, num_features * size).view(num_features, size))
     return distribution.double()
 
 
@@ -40,6 +48,7 @@ def cases():
         ("categorical", Categorical(3), normal(3), choices),
         ("gaussian", gaussian(2), normal(2), numbers),
         ("bernoulli", Bernoulli(2), normal(2), answers),
+        ("state-dependent", state_dependent(2, 3), normal(5), numbers),
         ("squashed", gaussian(2, SquashedGaussian), normal(2), numbers),
         ("joint", joint, normal(7), torch.cat([choices[:, None].double(), numbers, answers.double()], dim=1)),
     ]
@@ -59,6 +68,9 @@ def reference(name, distribution, parameters, actions):
         theirs = torch.distributions.Categorical(logits=parameters)
     elif name == "bernoulli":
         theirs = torch.distributions.Independent(torch.distributions.Bernoulli(logits=parameters), 1)
+    elif name == "state-dependent":
+        theirs = of_stable_baselines3(distribution, parameters)
+        return theirs.log_prob(actions), theirs.entropy()
     else:
         normal = torch.distributions.Normal(parameters, distribution.log_std.exp())
         theirs = torch.distributions.Independent(normal, 1)
@@ -66,6 +78,14 @@ def reference(name, distribution, parameters, actions):
             tanh = torch.distributions.TransformedDistribution(theirs, torch.distributions.TanhTransform())
             return tanh.log_prob(torch.tanh(actions)), entropy_of_tanh(normal).sum(dim=1)
     return theirs.log_prob(actions.double()), theirs.entropy()
+
+
+def of_stable_baselines3(distribution, parameters):
+    their = pytest.importorskip("stable_baselines3.common.distributions", reason="pip install stable-baselines3")
+    num_features, size = distribution.log_std.shape
+    theirs = their.StateDependentNoiseDistribution(size)
+    theirs.proba_distribution_net(latent_dim=num_features)
+    return theirs.proba_distribution(parameters[:, :size], distribution.log_std, parameters[:, size:])
 
 
 def entropy_of_tanh(normal):
@@ -162,6 +182,26 @@ def test_gaussian_samples_have_the_mean_and_the_deviation():
     assert actions.dtype == np.float32
     np.testing.assert_allclose(actions.mean(axis=0), [3.0, -1.0], atol=0.03)
     np.testing.assert_allclose(actions.std(axis=0), np.exp([-0.5, 0.4]), atol=0.03)
+
+
+def test_matrices_give_the_actions_of_stable_baselines3():
+    distribution, generator = state_dependent(2, 3), np.random.default_rng(0)
+    parameters = generator.normal(size=(N_SAMPLES, 5))
+    noise = distribution.draw_noise(generator, (N_SAMPLES,))
+    theirs = of_stable_baselines3(distribution, torch.from_numpy(parameters))
+    theirs.exploration_matrices = torch.from_numpy(noise) * distribution.log_std.detach().exp()
+    actions = distribution.sample(parameters, noise)
+    np.testing.assert_allclose(actions, theirs.sample().detach().numpy(), rtol=1e-12)
+    np.testing.assert_array_equal(distribution.mode(parameters), theirs.mode().numpy())
+
+
+def test_actions_of_random_matrices_have_the_deviation_of_the_density():
+    distribution, n_draws = state_dependent(2, 3), 40_000
+    parameters = np.tile([3.0, -1.0, 0.5, -2.0, 1.0], (n_draws, 1))
+    actions = distribution.sample(parameters, distribution.draw_noise(np.random.default_rng(0), (n_draws,)))
+    normal = of_stable_baselines3(distribution, torch.from_numpy(parameters[:1])).distribution
+    np.testing.assert_allclose(actions.mean(axis=0), [3.0, -1.0], atol=0.05)
+    np.testing.assert_allclose(actions.std(axis=0), normal.stddev[0].detach(), rtol=0.02)
 
 
 def test_a_new_gaussian_has_deviation_one_everywhere():

@@ -38,11 +38,22 @@ def test_all_else_is_for_the_general_one(space, settings):
     assert isinstance(chosen(space, **settings), GeneralActorCritic)
 
 
+def test_noise_by_state_has_a_deviation_for_each_hidden_unit_and_number():
+    network = chosen(action_space=spaces.Box(-1, 1, (2, 1)), use_sde=True, log_std_init=-2.0, value_hidden_sizes=(9,))
+    assert network.distribution.log_std.tolist() == [[-2.0, -2.0]] * 8
+    parameters, values = network(torch.ones(5, 3))
+    assert (parameters.shape, values.shape) == ((5, 10), (5,))
+    assert torch.equal(parameters, network.parameters_of(torch.ones(5, 3)))
+
+
 def test_settings_that_are_about_nothing_are_refused():
     with pytest.raises(UnsupportedSpace, match=r"squash_actions needs a Box of actions, .* is Discrete\(2\)"):
         chosen(squash_actions=True)
     with pytest.raises(UnsupportedSpace, match=r"log_std_init needs a Box of actions, .* is Discrete\(2\)"):
         chosen(log_std_init=-1.0)
+    for space in (CHOICES, spaces.Tuple([VECTOR, CHOICES])):
+        with pytest.raises(UnsupportedSpace, match="use_sde needs a Box of actions, but the action space is"):
+            chosen(action_space=space, use_sde=True)
     with pytest.raises(UnsupportedSpace, match="bfloat16 needs images, but the observations have none"):
         chosen(bfloat16=True)
     with pytest.raises(UnsupportedSpace, match="share_encoder needs images, but the observations have none"):

@@ -29,6 +29,7 @@ KINDS = {
     "shared layers": (NUMBERS, CHOICES, {"share_layers": True}),
     "several choices": (NUMBERS, SEVERAL, {}),
     "squashed": (NUMBERS, BOUNDED, {"squash_actions": True}),
+    "noise by state": (NUMBERS, BOUNDED, {"use_sde": True}),
     "too wide to compile": (NUMBERS, CHOICES, {"hidden_sizes": (512, 512)}),
     "2,600 inputs": (spaces.Box(-np.inf, np.inf, (2600,), np.float32), CHOICES, {"hidden_sizes": (64, 64)}),
     "an activation of torch's": (NUMBERS, CHOICES, {"activation": "silu"}),

@@ -259,6 +259,7 @@ def test_the_format_of_traits():
         "observation normalization": "on",
         "value normalization": "off",
         "squashing of actions": "off",
+        "use_sde": "off",
         "sharing of layers": "off",
         "memory": "none",
     }
@@ -267,8 +268,16 @@ def test_the_format_of_traits():
         share_layers=True, memory="lstm", memory_size=5,
     )  # fmt: skip
     assert list(traits_of(spaces.Box(-1, 1, (3,)), spaces.Box(-2, 2, (1,)), other).values()) == [
-        "Box(3,)", "Box(1,)", "[8]", "relu", "off", "on", "on", "on", "lstm of 5"
+        "Box(3,)", "Box(1,)", "[8]", "relu", "off", "on", "on", "off", "on", "lstm of 5"
     ]  # fmt: skip
+
+
+def test_a_policy_of_an_earlier_version_explores_without_noise_by_state():
+    off, on = (traits_of(OBSERVATIONS, spaces.Box(-2, 2, (1,)), PPOConfig(use_sde=each)) for each in (False, True))
+    earlier = {name: trait for name, trait in off.items() if name != "use_sde"}
+    check_traits(earlier, off)
+    with pytest.raises(UserError, match="The saved policy has use_sde off, but here it is on"):
+        check_traits(earlier, on)
 
 
 def test_who_sees_images_by_which_encoder_stands_there():

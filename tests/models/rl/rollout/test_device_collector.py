@@ -24,6 +24,7 @@ from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.models.rl.update import ppo_update
 
 NUM_ENVS = 6
+SMOOTH = {"use_sde": True, "sde_sample_freq": 5}
 CONFIG = PPOConfig(n_steps=12, minibatch_size=24, n_epochs=2, hidden_sizes=(8,))
 ACTION_SPACES = {
     "one choice": spaces.Discrete(3, start=2),
@@ -89,11 +90,13 @@ def trainer(kind="one choice", config=CONFIG, device="cpu", **parameters):
 
 @pytest.mark.parametrize("kind", ACTION_SPACES)
 @pytest.mark.parametrize(
-    "settings", [{}, {"share_layers": True}, {"memory": "gru"}, {"squash_actions": True}, {"clip_obs": 0.4}]
+    "settings",
+    [{}, {"share_layers": True}, {"memory": "gru"}, {"squash_actions": True}, SMOOTH, {"clip_obs": 0.4}],
+    ids=str,
 )
 def test_the_same_noise_gives_what_arrays_give(kind, settings, monkeypatch):
-    if settings.get("squash_actions") and kind != "numbers":
-        pytest.skip("only numbers are squashed")
+    if settings.keys() & {"squash_actions", "use_sde"} and kind != "numbers":
+        pytest.skip("only for numbers")
     config = replace(CONFIG, **settings)
     (envs, policy), (device_envs, device_policy) = parts(kind, config), parts(kind, config, "cpu")
     with torch.no_grad():  # likely to take other actions than the first
