@@ -144,8 +144,8 @@ class PPOConfig:
     0.14. With a larger value, the policy explores more at first."""
 
     use_sde: bool = False
-    """Explore with noise that depends on the state (gSDE): a random matrix for each environment turns the last hidden
-    layer into noise, so that consecutive actions differ less at random. Needs a Box of actions. Not compiled."""
+    """Explore by noise that depends on the state (gSDE), for Box actions: a random matrix per environment turns the
+    last hidden layer into noise, so that similar states get similar noise. It is not compiled."""
 
     sde_sample_freq: int = -1
     """With use_sde: steps until a new random matrix is drawn, usually 4 to 64; -1: only at the start of each rollout.
