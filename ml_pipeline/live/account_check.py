@@ -5,11 +5,11 @@ unexplained: the session stops, closes all positions, or takes the account over,
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import NamedTuple
 
-from ml_pipeline.live.booking import book, book_all, entry_of
+from ml_pipeline.live.booking import CENT, book, book_all, entry_of
 from ml_pipeline.live.brokers.broker import (
     SMALLEST_QUANTITY,
     AccountState,
@@ -19,7 +19,7 @@ from ml_pipeline.live.brokers.broker import (
     exact,
     quantity_text,
 )
-from ml_pipeline.live.cash_flows import CENT, book_announced
+from ml_pipeline.live.cash_flows import book_announced, expire_announced
 from ml_pipeline.live.components import SessionComponents
 from ml_pipeline.live.shutdown import ShutdownRequest
 
@@ -44,10 +44,13 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """rows: the differences. cash_rounding: cash that the books lack because of rounding; None: not compared."""
+    """rows: the differences. cash_rounding: cash that the books lack because of rounding; None: not compared.
+    left_over: quantities in the account that count as flat, by symbol.
+    """
 
     rows: list[Difference]
     cash_rounding: float | None
+    left_over: Mapping[str, Decimal]
 
 
 def check_account(session: SessionComponents) -> None:
@@ -105,13 +108,15 @@ def _compared(session: SessionComponents, account: AccountState, at_broker: Iter
         name = each.client_order_id
         if not orders.knows(name) and name not in state.other_orders:
             rows.append(Difference(f"order {name}", "-", f"{each.symbol} {each.status}", order=name))
-    return Comparison(rows, cash_rounding)
+    flat = {symbol: n for symbol, n in account.positions.items() if n and session.quantities.is_flat(symbol, n)}
+    return Comparison(rows, cash_rounding, flat)
 
 
 def without_announced(session: SessionComponents, found: Comparison) -> Comparison:
     """What differs besides announced money that has arrived, which is booked; within a transaction."""
     rounding = session.state.cash_rounding
     rows = [row for row in found.rows if row.what != "cash" or not book_announced(session, row.cash - rounding)]
+    expire_announced(session)
     return found._replace(rows=rows)
 
 
@@ -120,6 +125,9 @@ def act_on(session: SessionComponents, found: Comparison) -> None:
     state, rows = session.state, found.rows
     if found.cash_rounding is not None:
         state.cash_rounding, state.fills_since_check = found.cash_rounding, 0
+    if new := {symbol: n for symbol, n in found.left_over.items() if symbol not in state.left_over_told}:
+        state.left_over_told = state.left_over_told | {*new}
+        session.record.log("alert", state.time, guard="left_over", sentence=session.quantities.left_over(new).strip())
     if not rows:
         return
     choice, shutdown = session.settings.on_difference, session.shutdown

@@ -19,6 +19,10 @@ from ml_pipeline.live.orders import OrderManager
 from ml_pipeline.live.portfolio import Entry
 from ml_pipeline.live.record.session_record import SessionRecord
 
+CENT = 0.01
+ANNOUNCED = "announced-"
+"""The IDs of adjustments that a person announces begin with it."""
+
 
 def look_and_book(session: SessionComponents) -> bool:
     """Book the broker's events since the last bar. Returns whether there were any."""
@@ -83,6 +87,7 @@ def book(session: SessionComponents, event: BrokerEvent) -> None:
         record.journal.add_fill(number, entry)
         _log_fill(entry, record, orders)
     elif not isinstance(entry, OrderUpdate):
+        entry = entry._replace(what=_with_announced(session, entry.charge_id, -entry.amount, entry.what))
         record.journal.add_charge(number, entry)
         if entry.amount or entry.margin_called:
             record.log("charge", None, **entry._asdict())
@@ -94,6 +99,7 @@ def _adjust(session: SessionComponents, entry: Adjustment) -> None:
     had = 0.0 if i is None else books.holdings[i]
     if not books.apply(entry):
         return
+    entry = entry._replace(what=_with_announced(session, entry.adjustment_id, entry.cash, entry.what))
     has = 0.0 if i is None else books.holdings[i]
     if symbol in state.other_positions:
         state.other_positions[symbol] = str(exact(state.other_positions[symbol]) + entry.quantity)
@@ -108,6 +114,22 @@ def _adjust(session: SessionComponents, entry: Adjustment) -> None:
         state.guards = session.guards.state()
     session.journal.add_adjustment(state.number, entry)
     session.record.log("adjustment", state.time, **entry._asdict(), sentence=f"Booked: {entry.in_words()}.")
+
+
+def _with_announced(session: SessionComponents, name: str, cash: float, what: str) -> str:
+    """What the broker names, with the reason of an announcement of the same amount, which then no longer waits."""
+    if not cash or name.startswith(ANNOUNCED):
+        return what
+    for each in session.journal.announcements():
+        if abs(each.cash - cash) < CENT:
+            sentence = (
+                f"The announced {each.kind} of {abs(each.cash):,.2f} ({each.what}) is booked as what the broker names: "
+                f"{what or name}."
+            )
+            session.journal.drop_announcement(each.adjustment_id)
+            session.record.log("alert", session.state.time, guard="announced", sentence=sentence)
+            return "; ".join(filter(None, (what, each.what)))
+    return what
 
 
 def _note_split(session: SessionComponents, symbol: str, had: float, has: float) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import in_one_line, text_table
-from ml_pipeline.live.booking import book
+from ml_pipeline.live.booking import ANNOUNCED, CENT, book
 from ml_pipeline.live.brokers.broker import FLOWS, Adjustment, quantity_text
 from ml_pipeline.live.brokers.simulated import SimulatedBroker
 from ml_pipeline.live.components import SessionComponents
@@ -27,9 +27,9 @@ from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.session_files import JOURNAL_FILE
 from ml_pipeline.trading.market.data import FloatArray
 
-CENT = 0.01
 """A smaller difference in cash is due to rounding. A broker may round each fill, so it may grow with each."""
 _MOST_PENDING = 10
+_AWAITED_FOR = np.timedelta64(30, "D")
 
 
 def announce(folder: Path, *, deposit: float | None, withdraw: float | None, why: str | None) -> Adjustment:
@@ -46,7 +46,7 @@ def announce(folder: Path, *, deposit: float | None, withdraw: float | None, why
     if not (why or "").strip():
         raise UserError(f'{flag} needs a reason, which the journal keeps, as in --why "more capital".')
     adjustment = Adjustment(
-        adjustment_id=f"announced-{secrets.token_hex(6)}",
+        adjustment_id=ANNOUNCED + secrets.token_hex(6),
         kind="withdrawal" if deposit is None else "deposit",
         symbol="",
         quantity=Decimal(0),
@@ -93,6 +93,18 @@ def book_announced(session: SessionComponents, missing: float) -> bool:
     for adjustment in arrived:
         book(session, adjustment)
     return bool(arrived)
+
+
+def expire_announced(session: SessionComponents) -> None:
+    """Alert about announced money that has not come within a month, and wait for it no longer; in a transaction."""
+    for each in session.journal.announcements():
+        if session.feed.now() - each.time > _AWAITED_FOR:
+            sentence = (
+                f"The {each.kind} of {abs(each.cash):,.2f} that was announced ({each.what}) has not come within a "
+                "month, and is no longer waited for; announce it again if it is still to come."
+            )
+            session.journal.drop_announcement(each.adjustment_id)
+            session.record.log("alert", session.state.time, guard="announced", sentence=sentence)
 
 
 def move_simulated_money(session: SessionComponents) -> None:

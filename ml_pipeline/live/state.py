@@ -38,6 +38,7 @@ _KEYS = {
     "flow": "flow",
     "flow_growth": "flow_growth",
     "protections": "protections",
+    "left_over_told": "left_over_told",
 }
 """The saved fields, and the key of each in the journal."""
 _CHANGED_IN_PLACE = {"expired", "refusals", "other_positions", "other_orders", "awaited_splits"}
@@ -61,6 +62,7 @@ class SessionState:
     cash that the account has beyond the books since their last comparison. fills_since_check: fills booked since then.
     flow: money that came in or went out since the latest bar. flow_growth: by how much earlier ones multiplied equity.
     protections: of each symbol, the number of its protective orders so far, and ID and values of the one it has.
+    left_over_told: symbols of which a rest below the smallest order was reported.
 
     Derived from the journal's bars: number: of the next bar. begun: whether the ledger has a row. last: the latest
     bars; None before the first. closes: the last close of each symbol, float64 (A,), NaN before its first.
@@ -87,6 +89,7 @@ class SessionState:
     flow: float = 0.0
     flow_growth: float = 1.0
     protections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left_over_told: set[str] = field(default_factory=set)
 
     number: int = 0
     begun: bool = False

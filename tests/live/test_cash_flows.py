@@ -1,6 +1,7 @@
 """Money that comes or goes is booked once, with who, when and why, and is neither profit nor loss."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -179,6 +180,22 @@ def test_an_announcement_of_another_amount_explains_nothing(traded, elsewhere):
     announce(root / "NAME", deposit=1.0, withdraw=None, why="the rest of it")
     assert session(model, root, prices=prices, broker_class=elsewhere).run().asked
     assert sum(each.cash for _, each in booked(root)[0]) == 500.0
+
+
+def test_announced_money_that_does_not_come_within_a_month_is_an_alert_once(traded, elsewhere):
+    model, prices, root = traded
+    announced = announce(root / "NAME", deposit=500.0, withdraw=None, why="more capital")
+    with closing(Journal(root / "NAME" / JOURNAL_FILE)) as journal, journal.transaction():
+        journal.drop_announcement(announced.adjustment_id)
+        journal.announce(announced._replace(time=np.datetime64("2024-02-01", "ns")))
+
+    assert session(model, root, prices=prices, broker_class=elsewhere).run().asked
+
+    assert booked(root)[:2] == ([], [])
+    lines = [json.loads(line) for line in (root / "NAME" / "live.jsonl").read_text().splitlines()]
+    (told,) = [each["sentence"] for each in lines if each.get("guard") == "announced"]
+    assert told.startswith("The deposit of 500.00 that was announced (more capital, by ")
+    assert "has not come within a month" in told
 
 
 def test_ten_announcements_wait_at_most(traded):

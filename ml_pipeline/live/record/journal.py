@@ -329,6 +329,10 @@ class Journal:
         )
         return [_timed(Adjustment, row) for row in found]
 
+    def drop_announcement(self, adjustment_id: str) -> None:
+        """Remove an announcement that came under another name, or not at all. Within a transaction."""
+        self._db.execute("DELETE FROM announcements WHERE adjustment_id = ?", (adjustment_id,))
+
     def _has(self, table: str) -> bool:
         """False for a table that an older journal lacks, if it is only read."""
         return self._db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None

@@ -243,6 +243,24 @@ def test_cash_that_a_person_announced_is_booked_and_trading_goes_on(at_alpaca):
     assert not events_of(at_alpaca.folder, "difference")
 
 
+@pytest.mark.parametrize(("kind", "event"), [("CSD", "adjustment"), ("JNLC", "adjustment"), ("INT", "charge")])
+def test_announced_money_that_alpaca_names_is_booked_once_and_no_longer_waits(at_alpaca, kind, event):
+    def announced_and_named(exchange) -> None:
+        announce(at_alpaca.folder, deposit=500.0, withdraw=None, why="more capital")
+        exchange.adjust(kind, cash=500)
+
+    at_alpaca.happens = {HAPPENS_AT: announced_and_named}
+    assert at_alpaca.run().asked
+    at_alpaca.assert_books_equal_the_account()
+    (booked,) = events_of(at_alpaca.folder, event)
+    assert abs(booked.get("cash", booked.get("amount"))) == 500
+    assert "more capital, by " in booked["what"]
+    with closing(Journal(at_alpaca.folder / JOURNAL_FILE)) as journal:
+        assert journal.announcements() == []
+    (told,) = [each for each in events_of(at_alpaca.folder, "alert") if each["guard"] == "announced"]
+    assert told["sentence"].startswith("The announced deposit of 500.00 (more capital, by ")
+
+
 @pytest.mark.parametrize("what", UNEXPLAINED)
 def test_what_nobody_names_is_taken_over_if_so_configured(at_alpaca, what):
     at_alpaca.happens[HAPPENS_AT] = UNEXPLAINED[what]

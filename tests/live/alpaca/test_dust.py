@@ -9,6 +9,7 @@ from ml_pipeline.live.config import paper_trade_config
 from ml_pipeline.live.session import PaperTrading
 from ml_pipeline.live.supervision.requests import ask
 from tests.live.loop.sessions import deploy
+from tests.live.loop.test_trading_loop import events_of
 
 
 def write_bars(path, symbol, n_bars=160):
@@ -70,3 +71,24 @@ def test_what_is_below_the_smallest_order_counts_as_flat_and_is_said(open_broker
     assert trading.run().reason == "Enough."
 
     assert any("0.0000000004 AAPL is left over" in each for each in told)
+
+
+def test_what_an_exit_leaves_is_an_alert_once(open_broker, server, tmp_path):
+    """A fee of crypto may leave less than the smallest order."""
+    write_bars(tmp_path / "bars.csv", "AAPL")
+    deploy(tmp_path / "model", ["AAPL"], action_mode="target_weights", allow_short=False)
+    broker = open_broker()
+    trading = trading_at(broker, server, tmp_path, name="first", flatten_at=60)
+    get = broker._rest.get
+
+    def with_dust(path, *parameters):
+        """Nothing is held, and Alpaca reports a rest."""
+        answer = get(path, *parameters)
+        return answer or [{"symbol": "AAPL", "qty": "0.0000000004", "side": "long"}] if path == "/positions" else answer
+
+    broker._rest.get = with_dust
+
+    assert trading.run().flat
+
+    told = [each["sentence"] for each in events_of(tmp_path / "first", "alert") if each["guard"] == "left_over"]
+    assert told == ["0.0000000004 AAPL is left over: it is below the smallest order and counts as flat."]

@@ -246,6 +246,27 @@ def test_in_real_time_what_differs_is_looked_at_for_two_seconds(monkeypatch):
     assert answers == []
 
 
+def test_what_is_left_below_the_smallest_order_is_an_alert_once(tmp_path, replay):
+    """Also after a restart; the kill file keeps the account flat."""
+    model, prices = replay
+    kill_file = tmp_path / "STOP"
+    kill_file.touch()
+
+    def leaves_dust(broker) -> None:
+        broker._account.adjust(0, Decimal("4e-10"), 0.0, splits=False)
+        trading.stop.request("Enough.")
+
+    stops = at_bar(20, leaves_dust)
+    trading = session(model, tmp_path / "live", prices=prices, broker_class=stops, kill_file=kill_file)
+    assert trading.run().status == "stopped"
+
+    result = trade(model, tmp_path / "live", prices, kill_file=kill_file)
+
+    assert result.status == "finished", result.reason
+    told = [each["sentence"] for each in events_of(result.folder, "alert") if each["guard"] == "left_over"]
+    assert told == ["0.0000000004 A is left over: it is below the smallest order and counts as flat."]
+
+
 @pytest.mark.parametrize("what", ["cash", "deposit"])
 def test_between_two_bars_the_account_is_compared_every_minute(tmp_path, replay, monkeypatch, what):
     """No bar comes after what happens: the session stops, or books it, in the rounds that wait for bars."""
