@@ -31,8 +31,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from benchmarks.vectorizer_page import FIGURES, printed, write_page
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.wording import counted
+from ml_pipeline.models.rl.algorithms.callbacks import StopAtReturn
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
-from ml_pipeline.models.rl.algorithms.trainer import StopAtReturn
 from ml_pipeline.models.rl.core.probe_envs import TimedEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.runtime.cores import usable_cores
@@ -251,7 +251,7 @@ def _learned(make: Callable[[], VectorEnv], ppo: PPOConfig, target: float) -> di
         PPOTrainer(envs, ppo, total_timesteps=1).train(progress=False)  # compiles, which is not timed
         trainer = PPOTrainer(envs, ppo, total_timesteps=_MOST_STEPS)
         began = time.perf_counter()
-        policy = trainer.train(after_iteration=StopAtReturn(target), progress=False)
+        policy = trainer.train(callbacks=[StopAtReturn(target)], progress=False)
         seconds = time.perf_counter() - began
     weights = b"".join(weight.detach().numpy().tobytes() for weight in policy.network.parameters())
     return {

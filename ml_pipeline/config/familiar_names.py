@@ -61,6 +61,7 @@ _OURS = {
     "wandb_project": "wandb",
     "wandb_project_name": "wandb",
     "track": "wandb",
+    "callbacks": "callback",
     "sinks": "sink",
     "trained_agent": "resume",
     "start_method": "parallel_start_method",

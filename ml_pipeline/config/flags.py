@@ -31,7 +31,7 @@ from ml_pipeline.config.settings import IN_TEXT, Settings, build, groups_of, hin
 from ml_pipeline.config.wording import definitions, wrapped, written
 
 # If one of these flags is repeated, its values accumulate; for others the last value counts.
-_REPEATED = frozenset({"accept_feature", "sink"})
+_REPEATED = frozenset({"accept_feature", "callback", "sink"})
 _ALIASES = {"env_type": "vec_env", **ALIASES}
 
 

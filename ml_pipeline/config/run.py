@@ -136,6 +136,10 @@ class RunConfig:
     """Stop training if the mean return of the last 100 training episodes has not risen for this many iterations, such
     as 50; none: do not stop early."""
 
+    callback: tuple[str, ...] = ()
+    """Your own classes whose methods the trainer calls at moments of every iteration, as module:Class: before_rollout,
+    after_episode, after_rollout, after_iteration or after_evaluation. They may change the environments and settings."""
+
     tensorboard: bool = False
     """Write event files for TensorBoard."""
 
@@ -152,9 +156,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         self._check_algorithm()
         self._check_environment()
-        for name in self.sink:
-            if not all(name.partition(":")[::2]):
-                raise UserError(f'sink must be module:Class, such as mine:MySink, but got "{name}".')
+        for setting, example in (("sink", "mine:MySink"), ("callback", "mine:Curriculum")):
+            for name in getattr(self, setting):
+                if not all(name.partition(":")[::2]):
+                    raise UserError(f'{setting} must be module:Class, such as {example}, but got "{name}".')
         check_schedule(self.n_envs_schedule)
         for name in ("n_envs", "checkpoint_interval", "eval_interval", "eval_episodes"):
             check_count(name, getattr(self, name))

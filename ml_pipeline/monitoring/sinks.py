@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Integral
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, TextIO
+from typing import Any, ClassVar, NamedTuple, Protocol, TextIO
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.runtime.files import only_regular, read_regular, written_whole
@@ -24,6 +24,8 @@ class EpisodeRecord(NamedTuple):
     """Transitions of all environments when it ended."""
     time_s: float
     """Seconds since training began."""
+    info: Mapping[str, Any] | None = None
+    """The last info: numbers, texts, arrays, and lists, tuples and dicts of them. Only for callbacks; None in sinks."""
 
 
 class MetricsSink(Protocol):

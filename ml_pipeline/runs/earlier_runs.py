@@ -27,7 +27,7 @@ KEPT = frozenset({
 })  # fmt: skip
 # It may change these: its length, its workers, how often it saves and evaluates, and how it learns.
 MAY_CHANGE = frozenset({
-    "iterations", "total_timesteps", "stop_at_return", "stop_on_plateau",
+    "iterations", "total_timesteps", "stop_at_return", "stop_on_plateau", "callback",
     "n_envs_schedule",  # of future steps
     "n_workers", "parallel_start_method", "step_timeout_s", "on_worker_failure", "device",
     "checkpoint_dir", "checkpoint_interval", "eval_interval", "eval_episodes",

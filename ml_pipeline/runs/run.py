@@ -15,8 +15,9 @@ from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError, excerpt
 from ml_pipeline.config.wording import score_unit
+from ml_pipeline.models.rl.algorithms.callbacks import CallbackFailed, Callbacks, StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.interruption import InterruptedBetweenSteps
-from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, StopAtReturn, StopOnPlateau, Trainer, is_due
+from ml_pipeline.models.rl.algorithms.trainer import Every, Statistics, Trainer, is_due
 from ml_pipeline.models.rl.policies.threads_and_device import begin_with_usual_threads, choose_device
 from ml_pipeline.monitoring.listener import RunListener
 from ml_pipeline.monitoring.resources import Gpu, Resources
@@ -49,6 +50,8 @@ from ml_pipeline.runs.training.env_scaling import EnvScaling, n_envs_in
 from ml_pipeline.runs.training.scoring import Scoring
 from ml_pipeline.runs.training.worker_scaling import WorkerScaling
 from ml_pipeline.runtime.interrupts import Interrupted
+from ml_pipeline.runtime.plain_data import to_plain
+from ml_pipeline.runtime.user_code import call_user_code, import_by_name
 
 _FOLDER, _TRAINING = "the run folder", "training"  # names of collective calls
 
@@ -74,6 +77,7 @@ class Run:
         *,
         checkpoint: Path | None = None,
         trust_checkpoint: bool = False,
+        callbacks: Sequence[object] = (),
         sinks: Sequence[MetricsSink] = (),
         listener: RunListener | None = None,
         stop: StopRequest | None = None,
@@ -85,6 +89,7 @@ class Run:
         task: what to learn; None: the task named in `config`, see `make_task`.
         checkpoint: one to continue, with the config of `resumed_config`.
         trust_checkpoint: also open its pickled environment states if no run of this user signed them.
+        callbacks: objects as for `PPOTrainer.train`, besides those that `config` names; pass them again to resume.
         sinks: receive the metrics of each iteration, besides metrics.jsonl and monitor.csv; the caller closes them.
         listener: receives the progress to show to a person. stop: ends the run once requested.
         envs: to train in, as many as in `config`, left open; None: made from the task, and closed.
@@ -96,6 +101,7 @@ class Run:
         self.task = make_task(config) if task is None else task
         self.checkpoint = checkpoint
         self.trust_checkpoint = trust_checkpoint
+        self.callbacks = tuple(callbacks)
         self.sinks = tuple(sinks)
         self.listener = listener or RunListener()
         self.stop = stop or StopRequest()
@@ -208,8 +214,8 @@ class Run:
 class Training:
     """Trains, evaluates, saves and rescales in one folder; `close` closes the environments and the files.
 
-    After each iteration: the hooks (early stopping, resources, workers), the evaluation if due, the metrics of both to
-    the sinks, then a change of the number of environments or the checkpoint if due.
+    After each iteration: the callbacks (early stopping, the user's, then resources and workers), the evaluation if due,
+    the metrics of both to the sinks, then a change of the number of environments or the checkpoint if due.
     """
 
     def __init__(self, run: Run, config: TrainConfig, folder: Path, recording: Recording | None = None) -> None:
@@ -238,8 +244,7 @@ class Training:
         saved = None
         if run.checkpoint is not None:
             saved = self._checkpoints.load(run.checkpoint, trusted=run.trust_checkpoint)
-        self._target = None if settings.stop_at_return is None else StopAtReturn(settings.stop_at_return)
-        self._plateau = None if settings.stop_on_plateau is None else StopOnPlateau(settings.stop_on_plateau)
+        self._callbacks = self._make_callbacks()
         self._sinks = Sinks()
         with ExitStack() as stack:
             n_envs = n_envs_in(saved, settings)
@@ -252,6 +257,7 @@ class Training:
                 self._restore(saved)
             elif settings.init_from is not None:
                 load_initial_policy(self.policy, config)
+            self.trainer.attach(self._callbacks)
             # Change no file of an earlier run before every check that may refuse this one.
             if not self.trainer.finished and ranks.is_first:
                 resume_step = None if saved is None else self.trainer.global_step
@@ -304,29 +310,39 @@ class Training:
         try:
             with resume_hint(self._folder, lambda: trainer.global_step > 0), stop.told_to(trainer.request_stop):
                 trainer.train(
-                    after_iteration=self._after_iteration,
+                    callbacks=self._callbacks,
                     evaluate=Every(self._config.run.eval_interval, self.scoring),
                     save=Every(1, self._rescale_or_save),  # after the trainer has written the metrics to the sinks
                     progress=False,
                 )
-        except InterruptedBetweenSteps:
+        except (InterruptedBetweenSteps, CallbackFailed):  # the iteration is over
             self._save_latest(trainer)
             raise
         share_stop(self._ranks, stop)
         if not trainer.finished and not stop.requested:
             self._ended_early = True
             self._listener.say(self._early_reason())
-            self.scoring(trainer)
+            self._callbacks.after_evaluation(trainer, self.scoring(trainer))
         if self.scoring.is_due or not trainer.finished:
             self._save_latest(trainer)
+        self._callbacks.check(self._ranks.group)
+
+    def _make_callbacks(self) -> Callbacks:
+        """Early stopping, then the user's."""
+        run = self._config.run
+        early = [
+            *([] if run.stop_at_return is None else [StopAtReturn(run.stop_at_return)]),
+            *([] if run.stop_on_plateau is None else [StopOnPlateau(run.stop_on_plateau)]),
+        ]
+        named = [made_callback(name) for name in run.callback]
+        return Callbacks([*early, *named, *self._run.callbacks], after_iteration=self._after_iteration)
 
     def _after_iteration(self, trainer: Trainer, statistics: Statistics) -> dict[str, float]:
-        """The metrics that the hooks add to the iteration."""
+        """What differs from rank to rank, so that it is combined here: the metrics of resources and workers."""
         self.require_folder()
         metrics: dict[str, float] = {}
-        for hook in (self._target, self._plateau, self._resources, self._worker_scaling):
-            if hook is not None:
-                metrics.update(hook(trainer, statistics) or {})
+        for hook in (self._resources, self._worker_scaling):
+            metrics.update(hook(trainer, statistics) or {})
         sentences = self._env_scaling.take_sentences()
         metrics, sentences = of_all_ranks(self._ranks, metrics, sentences)
         for sentence in sentences:
@@ -378,12 +394,22 @@ class Training:
     def _restore(self, saved: Mapping[str, Any]) -> None:
         assert self._run.checkpoint is not None
         with reading(self._run.checkpoint):
-            self.trainer.load_state_dict(saved["trainer"])
-            if self._plateau is not None and saved["plateau"] is not None:
-                self._plateau.load_state_dict(saved["plateau"])
+            self.trainer.load_state_dict(self._with_callbacks(saved))
             self.scoring.load_state_dict(saved, has_best=self._checkpoints.has_best())
             # With a score, a resumed run keeps training: its settings may set a new target.
             self._ended_early = self.scoring.is_due and saved["ended_early"]
+
+    def _with_callbacks(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """The trainer's state without those callbacks that changed settings leave out."""
+        known = saved["trainer"].get("callbacks", {})
+        states = dict(known.get("states", {}))
+        if saved.get("plateau") is not None:  # of an earlier version
+            states["StopOnPlateau"] = to_plain(saved["plateau"])
+        left_out = {"StopOnPlateau"}
+        if saved["config"].get("callback", []) != [*self._config.run.callback]:
+            left_out |= {*states}
+        kept = {name: state for name, state in states.items() if name not in left_out or name in self._callbacks.names}
+        return {**saved["trainer"], "callbacks": {**known, "states": kept}}
 
     def _announce(self) -> None:
         start = run_start(self._folder, self.trainer, self._env_scaling, n_ranks=self._ranks.size)
@@ -398,11 +424,14 @@ class Training:
         """Run the evaluation that a stop skipped, and add the score to that iteration's metrics."""
         path, step = self._folder / METRICS_FILE, self.trainer.global_step
         scores = self.scoring(self.trainer)
+        self._callbacks.after_evaluation(self.trainer, scores)
+        scores.update(self._callbacks.take_metrics())
         if scores and self._ranks.is_first:
             with ExitStack() as stack:
                 metrics = self._metrics or stack.enter_context(closing(MetricsFile(path, resume_step=step)))
                 metrics.add_to_last(step, scores)
         self._save_latest(self.trainer)
+        self._callbacks.check(self._ranks.group)
 
     def _save_latest(self, trainer: Trainer) -> None:
         self._save(trainer, LATEST_CHECKPOINT)
@@ -411,7 +440,6 @@ class Training:
         state = {
             "config": settings_kept(self._env_scaling.config),
             "n_envs": self._env_scaling.n_envs,
-            "plateau": None if self._plateau is None else self._plateau.state_dict(),
             "ended_early": self._ended_early,
             **self.scoring.state_dict(),
         }
@@ -433,6 +461,14 @@ class Training:
             best_score=self.scoring.best_score,
             scores=dict(self.scoring.scores),
         )
+
+
+def made_callback(name: str) -> Any:
+    """An object of a user's class. Raises UserError if it cannot be imported or made."""
+    found = import_by_name(name)
+    if not isinstance(found, type):
+        raise UserError(f"callback {name} must be a class without arguments, but is a {type(found).__name__}.")
+    return call_user_code(name, lambda made: made(), found)
 
 
 def _with_folder(config: TrainConfig, folder: Path) -> TrainConfig:

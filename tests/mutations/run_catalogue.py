@@ -142,7 +142,7 @@ RESUMING = (
     ),
     Mutation(
         "a resumed run waits anew for its plateau",
-        f"{RL}/algorithms/trainer.py",
+        f"{RL}/algorithms/callbacks.py",
         'self._best, self._since = state["best"], state["since"]',
         "pass",
         f"{RL_TESTS}/algorithms/test_early_stopping.py::"

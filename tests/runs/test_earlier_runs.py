@@ -293,6 +293,7 @@ OTHERS = {
     "normalize_advantages_over": "batch", "bfloat16": True, "gradient_chunks": 2, "sequence_length": 16,
     "algorithm": "A2C", "algorithm_kwargs": {"use_rms_prop": False}, "tensorboard": True,
     "tensorboard_dir": Path("/events"), "wandb": "project", "init_from": Path("/earlier"), "sink": ("mine:MySink",),
+    "callback": ("mine:Curriculum",),
     "n_processes": 2, "launcher": "ray", "max_restarts": 5, "rank_timeout_s": 5.0,
     "network": "nets:small", "network_kwargs": {"width": 8},
 }  # fmt: skip

@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -133,6 +134,7 @@ def train_run(
     place: of a rank. Raises UserError if a setting is invalid.
     """
     with exiting_at_once(), keeping_imports():  # torch, which takes seconds
+        from ml_pipeline.models.rl.algorithms.callbacks import CallbackFailed
         from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
         from ml_pipeline.models.rl.transitions import TrainingFailed
         from ml_pipeline.runs.run import Run
@@ -156,6 +158,8 @@ def train_run(
         with closing(terminal):
             result = run.train()
     except (VectorEnvError, TrainingFailed) as error:
+        if isinstance(error, CallbackFailed) and error.__cause__ is not None:
+            traceback.print_exception(error.__cause__)
         hint = [f"  {command.resume(run.result.folder)}"] if run.result and run.result.global_step else []
         print(f"{command.prog}: {error}", *getattr(error, "__notes__", ()), *hint, sep="\n", file=sys.stderr)
         return 1

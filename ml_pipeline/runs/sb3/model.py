@@ -26,9 +26,10 @@ from ml_pipeline.runtime.acting import ACTION_MASK
 
 
 class WatchedEnvs(SB3ParallelEnv):
-    """A `ParallelEnv` that keeps the last step's rewards and dones, and the time spent stepping.
+    """A `ParallelEnv` that keeps the last step's rewards, dones and infos, and the time spent stepping.
 
-    last_rewards: float32 (N,), not normalized. last_dones: bool (N,). stepping_s: includes waiting.
+    last_rewards: float32 (N,), not normalized. last_dones: bool (N,). last_infos: one for each of N environments.
+    stepping_s: includes waiting.
     """
 
     def __init__(self, envs: ParallelEnv) -> None:
@@ -38,6 +39,7 @@ class WatchedEnvs(SB3ParallelEnv):
         self.stepping_s = 0.0
         self.last_rewards = np.zeros(self.num_envs, np.float32)
         self.last_dones = np.zeros(self.num_envs, np.bool_)
+        self.last_infos: list[dict[str, Any]] = []
 
     def step_async(self, actions: np.ndarray) -> None:
         began = time.perf_counter()
@@ -48,7 +50,7 @@ class WatchedEnvs(SB3ParallelEnv):
         began = time.perf_counter()
         observations, rewards, dones, infos = super().step_wait()
         self.stepping_s += time.perf_counter() - began
-        self.last_rewards, self.last_dones = rewards.copy(), dones
+        self.last_rewards, self.last_dones, self.last_infos = rewards.copy(), dones, infos
         return observations, rewards, dones, infos
 
     def close(self) -> None:

@@ -6,9 +6,9 @@ consistent, a callback checks for the end of an iteration or a stop request.
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, Unpack
 
 import numpy as np
 import torch
@@ -17,12 +17,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
+from ml_pipeline.models.rl.algorithms.callbacks import Callbacks, Moments
 from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
-from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
+from ml_pipeline.models.rl.algorithms.trainer import Every
+from ml_pipeline.models.rl.algorithms.trainer_envs import EnvsOfAll
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 from ml_pipeline.models.rl.policies.threads_and_device import learning_threads
-from ml_pipeline.models.rl.rollout.collector import EpisodeTracker
+from ml_pipeline.models.rl.ranks import OneRank
+from ml_pipeline.models.rl.rollout.collector import EpisodeTracker, plain_info
 from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.monitoring.progress import ProgressBar
 from ml_pipeline.monitoring.sinks import MetricsSink, Sinks
@@ -74,6 +77,13 @@ class SB3Trainer:
         self.policy = SB3Policy(self._model, run, envs.single_observation_space, envs.single_action_space)
         self._episodes = EpisodeTracker(envs.num_envs)
         self._clock = Clock(self._watched)
+        self._callbacks = Callbacks()
+        self._has_begun = False  # the current iteration, and before_rollout was called
+
+    @property
+    def envs(self) -> EnvsOfAll:
+        """The environments, for callbacks: `call`, `get_attr` and `set_attr`."""
+        return EnvsOfAll(self._envs, OneRank(), self._envs.num_envs)
 
     @property
     def global_step(self) -> int:
@@ -93,13 +103,15 @@ class SB3Trainer:
     def train(
         self,
         *,
+        callbacks: Sequence[object] | Callbacks = (),
         evaluate: Every[Mapping[str, float]] | None = None,
         save: Every[None] | None = None,
-        after_iteration: Hook | None = None,
         progress: bool = True,
+        **functions: Unpack[Moments],
     ) -> SB3Policy:
         """Train until `total_timesteps` or until `request_stop`; the arguments are those of `Trainer.train`.
 
+        Callbacks are called once per iteration, `after_episode` and `after_rollout` after its updates.
         A stop takes effect at the end of a rollout of Stable-Baselines3. A rollout of more than 32 steps per
         environment stops between two steps instead, and loses its transitions. Raises UserError if another thread is
         training with Stable-Baselines3, and TrainingFailed if a loss is not finite.
@@ -110,6 +122,9 @@ class SB3Trainer:
                 "generators; train in separate processes."
             )
         try:
+            called = callbacks if isinstance(callbacks, Callbacks) else Callbacks(callbacks, **functions)
+            if called is not self._callbacks:
+                self.attach(called)
             n_weights = sum(weights.numel() for weights in self._model.policy.parameters())
             batch_size = getattr(self._model, "batch_size", self._iteration_size)
             with (
@@ -118,11 +133,23 @@ class SB3Trainer:
                 learning_threads(n_weights, batch_size),
                 self._generators.in_use(),
             ):
-                self._learn(_Between(after_iteration, evaluate, save, progress_sink))
+                self._learn(_Between(called, evaluate, save, progress_sink))
         finally:
             self._stop_requested = False
             _training.release()
         return self.policy
+
+    def attach(self, callbacks: Callbacks) -> None:
+        """As `PPOTrainer.attach`."""
+        callbacks.go_on_from(self._callbacks)
+        self._callbacks = callbacks
+        self._episodes.keep_infos(callbacks.has("after_episode"))
+
+    def change(self, **settings: float) -> NoReturn:
+        """Raise UserError: Stable-Baselines3's algorithms keep their settings."""
+        raise UserError(
+            f"{type(self._model).__name__} of Stable-Baselines3 keeps its settings while it trains; leave change() out."
+        )
 
     def request_stop(self) -> None:
         """Make `train` return soon; may be called from another thread or a signal handler."""
@@ -155,6 +182,8 @@ class SB3Trainer:
             "environments": environments,
             "environments_missing": missing,
             "replay": replay_state(self._model),
+            "has_begun": self._has_begun,
+            **({"callbacks": state} if (state := self._callbacks.state_dict()) else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -165,6 +194,8 @@ class SB3Trainer:
         self._episodes.load_state_dict(state["episodes"], running=environments is not None)
         self._generators.load_state_dict(state["generators"])
         self.iteration = state["iteration"]
+        self._has_begun = state.get("has_begun", False)
+        self._callbacks = Callbacks.to_come(state.get("callbacks", {}))
         self._clock.elapsed_before_s = state["elapsed_s"]
         if environments is not None:
             self._envs.set_states(environments)
@@ -200,6 +231,11 @@ class SB3Trainer:
             self._end_iteration(between)
         if self._stop_requested:
             raise _Stopped
+        if not self._has_begun:
+            self._has_begun = True
+            with self._generators.set_aside():
+                between.called.before_rollout(self)
+                between.called.check(OneRank())
         self._rollout_start_step = self.global_step
         self._clock.collects()
 
@@ -210,6 +246,12 @@ class SB3Trainer:
             global_step=self.global_step - self._envs.num_envs,
             times=np.array([self._clock.elapsed_s()]),
         )
+        if self._episodes.infos is not None:
+            for i in np.flatnonzero(self._watched.last_dones).tolist():
+                info = self._watched.last_infos[i]
+                self._episodes.infos[self.global_step, i] = plain_info(
+                    {name: value for name, value in info.items() if name != "terminal_observation"}
+                )
         if self._stop_requested and self._has_long_rollouts():
             self._cut_short = True
             if self._on_policy:  # these steps are lost: not learned from, not stored
@@ -250,18 +292,25 @@ class SB3Trainer:
             n_worker_restarts=self._envs.num_restarts,
             own=own,
         )
+        called, self._has_begun = between.called, False
         with self._generators.set_aside():
-            further = dict((between.after_iteration(self, statistics) if between.after_iteration else None) or {})
+            called.after_rollout(self, self._episodes.take_infos())
+            called.after_iteration(self, statistics)
+            further, evaluation = called.take_metrics(), {}
             if between.evaluate and between.evaluate.due(self):
                 began = time.perf_counter()
-                further |= between.evaluate.action(self)
-                further["time/evaluating_s"] = time.perf_counter() - began
+                evaluation |= between.evaluate.action(self)
+                evaluating_s = time.perf_counter() - began
+                called.after_evaluation(self, evaluation)
+                evaluation["time/evaluating_s"] = evaluating_s
+            further |= {**called.take_metrics(), **evaluation}
             metrics, episodes = {**statistics.metrics(), **further}, self._episodes.take_finished()
             for sink in (self._sink, between.progress_sink):
                 if sink is not None:
                     sink.write(metrics, episodes)
             if between.save and between.save.due(self):
                 between.save.action(self)
+            called.check(OneRank())
         self._clock.start_iteration(self.global_step)
 
     def _progress_sink(self, progress: bool) -> AbstractContextManager[MetricsSink]:
@@ -274,7 +323,7 @@ class SB3Trainer:
 class _Between(NamedTuple):
     """Callbacks between two iterations."""
 
-    after_iteration: Hook | None
+    called: Callbacks
     evaluate: Every[Mapping[str, float]] | None
     save: Every[None] | None
     progress_sink: MetricsSink

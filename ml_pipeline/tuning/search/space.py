@@ -270,6 +270,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         *("eval_interval", "eval_episodes"),
     ),
     "all trials start from it; give it on the command line": ("init_from",),
+    "it is your own code; give it on the command line": ("callback",),
     "it is your own judgement of a feature; give it on the command line": ("accept_feature",),
     "trials would find a lucky seed: judge each by several, with --seeds-per-trial": ("seed",),
     "all trials have the same budget: longer training would win": (

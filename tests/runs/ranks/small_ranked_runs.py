@@ -26,6 +26,25 @@ class Quick(GymTask):
         return "Done."
 
 
+class Gravity:
+    """Lowers the gravity with the number of episodes."""
+
+    episodes = 0
+
+    def before_rollout(self, trainer):
+        trainer.envs.set_attr("gravity", 9.8 - self.episodes / 100)
+
+    def after_episode(self, trainer, episode):
+        self.episodes += 1
+        return {"rollout/own_length": episode.length}
+
+    def state_dict(self):
+        return {"episodes": self.episodes}
+
+    def load_state_dict(self, state):
+        self.episodes = state["episodes"]
+
+
 def run_of(group, folder, *, task=None, stop=None, sinks=(), ppo=PPO, **settings):
     """A run by this rank of a group, or without a group by one process."""
     config = config_of(folder, ppo=ppo, **{**FIVE, **settings})

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.models.rl.algorithms.callbacks import CallbackFailed
 from ml_pipeline.runs import checkpoint
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.ranks.context import SharedError
@@ -61,10 +62,10 @@ def test_a_line_of_metrics_tells_of_each_rank(server, tmp_path):
     assert ranks_of(tmp_path)["size"] == 3
 
 
-def stopped_in_iteration(group, folder, number):
+def stopped_in_iteration(group, folder, number, settings=None):
     """The rank that is not the first stops, where there is one, in the middle of a rollout."""
     stop = StopRequest()
-    run = run_of(group, folder, stop=stop)
+    run = run_of(group, folder, stop=stop, **(settings or {}))
     if group is None or group.rank == group.size - 1:
         from ml_pipeline.models.rl.core.vec_env import ParallelEnv
 
@@ -267,3 +268,39 @@ def test_ranks_with_batched_environments_leave_what_one_process_leaves(server, t
     assert all(learned(tmp_path / str(size)) == whole for size in (1, 2, 3))
     rows = (tmp_path / "2" / "metrics.jsonl").read_text().splitlines()
     assert {json.loads(row)["time/n_envs"] for row in rows} == {5, 7, 3}
+
+
+class FailsOnTheSecond:
+    def __init__(self, group):
+        self._group = group
+
+    def after_iteration(self, trainer, statistics):
+        assert self._group.rank == 0, "only there"
+
+
+def train_with(group, folder, settings):
+    return train(group, folder, **settings)
+
+
+def failed_on_one(group, folder):
+    run = run_of(group, folder)
+    run.callbacks = (FailsOnTheSecond(group),)
+    with pytest.raises(CallbackFailed) as failure:
+        run.train()
+    return str(failure.value)
+
+
+def test_ranks_learn_with_callbacks_what_one_process_learns(server, tmp_path):
+    settings = {"callback": ("tests.runs.ranks.small_ranked_runs:Gravity",)}
+    server.values(train_with, 0, tmp_path / "one", settings)
+    server.values(stopped_in_iteration, 2, tmp_path / "two", 3, settings)
+    assert {each[0] for each in server.values(resume, 2, tmp_path / "two")} == {"finished"}
+    assert learned(tmp_path / "two") == learned(tmp_path / "one")
+    assert None not in [row.get("rollout/own_length") for row in learned(tmp_path / "two")["metrics"]]
+
+
+def test_a_callback_that_fails_on_one_rank_ends_all(server, tmp_path):
+    first, second = server.values(failed_on_one, 2, tmp_path)
+    assert second.startswith("The callback FailsOnTheSecond.after_iteration failed in line")
+    assert first == f"On another rank: {second}"
+    assert (read_state(tmp_path).status, read_state(tmp_path).iterations) == ("failed", 1)

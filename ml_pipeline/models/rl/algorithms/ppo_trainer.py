@@ -7,17 +7,22 @@ rate and clip range; a linear schedule decays from the second update on.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from typing import Any, Self
+from dataclasses import replace
+from numbers import Real
+from typing import Any, Self, Unpack
 
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.config.settings import function_shown
+from ml_pipeline.models.rl.algorithms.callbacks import Callbacks, Moments
 from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
 from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationClock, IterationStatistics, mean_or_nan
-from ml_pipeline.models.rl.algorithms.trainer import Every, Hook
+from ml_pipeline.models.rl.algorithms.trainer import Every
 from ml_pipeline.models.rl.algorithms.trainer_envs import (
+    EnvsOfAll,
     carry_over,
     check_states,
     device_of,
@@ -33,7 +38,7 @@ from ml_pipeline.models.rl.policies.threads_and_device import choose_device, one
 from ml_pipeline.models.rl.ranks import OneRank, Ranks
 from ml_pipeline.models.rl.rollout.estimates import Estimates, check_policy, with_normalized_values
 from ml_pipeline.models.rl.transitions import TrainingFailed
-from ml_pipeline.models.rl.update.ppo_update import PPOUpdate, UpdateStatistics, fastest_steps
+from ml_pipeline.models.rl.update.ppo_update import CHANGEABLE, PPOUpdate, UpdateStatistics, fastest_steps
 from ml_pipeline.monitoring.progress import ProgressBar
 from ml_pipeline.monitoring.sinks import MetricsSink, Sinks
 
@@ -88,8 +93,9 @@ class PPOTrainer:
             raise UserError(f"total_timesteps must be at least 1, but got {total_timesteps}.")
         if policy is not None and device is not None:
             raise UserError("A policy already has a device; pass either policy or device, not both.")
-        self.config = config = config or PPOConfig()
+        self.config = self._first_config = config = config or PPOConfig()
         self.iteration = 0
+        self._callbacks = Callbacks()
         self._seed = seed
         self._sink = sink
         self._ranks = ranks = ranks or OneRank()
@@ -134,6 +140,11 @@ class PPOTrainer:
         )
 
     @property
+    def envs(self) -> EnvsOfAll:
+        """The environments, for callbacks: `call`, `get_attr` and `set_attr`."""
+        return EnvsOfAll(self._envs, self._ranks, self._collector.num_envs)
+
+    @property
     def global_step(self) -> int:
         """Transitions so far, over all environments."""
         return self._collector.global_step
@@ -173,7 +184,7 @@ class PPOTrainer:
 
     def train_episode_vectorized(self) -> IterationStatistics:
         """Collect one rollout of n_steps in each environment, then update with n_epochs passes over it."""
-        statistics = self._iterate(should_stop=lambda: False)
+        statistics = self._iterate(Callbacks(), should_stop=lambda: False)
         assert statistics is not None
         self._report(statistics, {}, Sinks())
         return statistics
@@ -181,37 +192,74 @@ class PPOTrainer:
     def train(
         self,
         *,
+        callbacks: Sequence[object] | Callbacks = (),
         evaluate: Every[Mapping[str, float]] | None = None,
         save: Every[None] | None = None,
-        after_iteration: Hook | None = None,
         progress: bool = True,
+        **functions: Unpack[Moments],
     ) -> Policy:
         """Train until `total_timesteps`, or until `request_stop` is called; return the policy, ready to act.
 
-        after_iteration: called after each update. evaluate: called at its interval; its duration is written as
-        "time/evaluating_s". The results of both are written to the sink with the metrics of the iteration. save: called
-        at its interval, after that. All three may call `request_stop`.
+        callbacks: objects with some of the methods before_rollout(trainer), after_episode(trainer, episode),
+        after_rollout(trainer), after_iteration(trainer, statistics) and after_evaluation(trainer, metrics). functions:
+        the same as keywords. `episode` is an `EpisodeRecord` with the last info; `after_episode` is called when the
+        rollout is full. A dict of numbers that one returns is written with the metrics of the iteration; of
+        `after_episode`, the mean over the iteration's episodes. They may use `envs`, `change` and `request_stop`. An
+        object with `state_dict` and `load_state_dict` is part of the trainer's state. With ranks, every rank calls all
+        of them, and rank 0 writes the metrics; all values that they receive are equal, except times.
+        evaluate: called at its interval, after `after_iteration`; its duration is written as "time/evaluating_s". save:
+        called at its interval, after the metrics are written to the sink. Both may call `request_stop`.
         progress: show a progress bar on stderr if that is a terminal or belongs to a notebook.
 
         A stop takes effect before the next step of the environments. To continue within the rollout, call `train`
         again, or save `state_dict` and load it into another trainer. Ctrl-C stops in the same way, and `train` then
-        raises KeyboardInterrupt.
+        raises KeyboardInterrupt. Raises CallbackFailed, after the iteration, if a callback raised an error or did not
+        return numbers.
         """
+        called = callbacks if isinstance(callbacks, Callbacks) else Callbacks(callbacks, **functions)
+        if called is not self._callbacks:
+            self.attach(called)
         self._stop.begin()
         try:
             with interrupted_between_steps(self.request_stop), self._progress_sink(progress) as progress_sink:
                 while not self.finished:
-                    statistics = self._iterate(should_stop=self._stop.is_due)
+                    statistics = self._iterate(called, should_stop=self._stop.is_due)
                     if statistics is None:
                         break
-                    own = after_iteration(self, statistics) if after_iteration else None
-                    evaluation = self._timed(evaluate) if evaluate and evaluate.due(self) else {}
-                    self._report(statistics, {**(own or {}), **evaluation}, progress_sink)
+                    called.after_iteration(self, statistics)
+                    own = called.take_metrics()
+                    evaluation = self._timed(evaluate, called) if evaluate and evaluate.due(self) else {}
+                    self._report(statistics, {**own, **called.take_metrics(), **evaluation}, progress_sink)
                     if save and save.due(self):
                         save.action(self)
+                    called.check(self._ranks)
         finally:
             self._stop.end()
         return self.policy
+
+    def attach(self, callbacks: Callbacks) -> None:
+        """Pass the saved states to these callbacks, and include theirs in `state_dict` from now on; `train` does this.
+
+        Raises UserError if a callback with a saved state is missing.
+        """
+        callbacks.go_on_from(self._callbacks)
+        self._callbacks = callbacks
+        self._collector.episodes.keep_infos(callbacks.has("after_episode"))
+
+    def change(self, **settings: float) -> None:
+        """Change settings from the next update on: learning_rate, clip_range, ent_coef, vf_coef or target_kl.
+
+        A schedule goes on from the new value as if it had been the first. The trainer's state holds the change; if a
+        trainer with another value of its own loads the state, its own value counts. With ranks, all call this together.
+        Raises UserError for another name or an invalid value, and changes nothing.
+        """
+        for name, value in settings.items():
+            if name not in CHANGEABLE:
+                raise UserError(f"{name} cannot be changed during training. {nearest(name, CHANGEABLE)}")
+            if not isinstance(value, Real):
+                raise UserError(f"{name} must be a number, but got {value!r}.")
+        self.config = replace(self.config, **settings)  # type: ignore[arg-type]
+        self._update.use(self.config)
 
     def request_stop(self) -> None:
         """Make `train` return before the next step; may be called from another thread or a signal handler.
@@ -229,6 +277,7 @@ class PPOTrainer:
         then the reason.
         """
         environments, missing = states_of_all(self._envs, self._ranks)
+        callbacks = self._callbacks.state_dict()
         return {
             "iteration": self.iteration,
             "policy": self.policy.state_dict(),
@@ -236,6 +285,7 @@ class PPOTrainer:
             "collector": self._collector.state_dict(),
             "environments": environments,
             "environments_missing": missing,
+            **{name: part for name, part in (("changed", self._changed()), ("callbacks", callbacks)) if part},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -251,6 +301,10 @@ class PPOTrainer:
         self.policy.load_state_dict(state["policy"])
         self._update.load_state_dict(state["update"])
         self.iteration = state["iteration"]
+        self.config = self._first_config
+        own = {name: _text_or_number(getattr(self.config, name)) for name in CHANGEABLE}
+        self.change(**{name: now for name, (first, now) in state.get("changed", {}).items() if first == own[name]})
+        self._callbacks = Callbacks.to_come(state.get("callbacks", {}))
         if environments is not None:
             restore_states(self._envs, environments, self._ranks)
         self._collector.load_state_dict(state["collector"], environments_restored=environments is not None)
@@ -303,13 +357,27 @@ class PPOTrainer:
         """Rollouts until the end, including the current one; negative if training has passed the end."""
         return -(-(self._requested_timesteps - self._collector.rollout_start_step) // self._rollout_size)
 
-    def _iterate(self, *, should_stop: Callable[[], bool]) -> IterationStatistics | None:
+    def _changed(self) -> dict[str, list[Any]]:
+        """The settings that `change` changed, each with its first value and its value now."""
+        values = {
+            name: [_text_or_number(getattr(each, name)) for each in (self._first_config, self.config)]
+            for name in CHANGEABLE
+        }
+        return {name: [first, now] for name, (first, now) in values.items() if first != now}
+
+    def _iterate(self, callbacks: Callbacks, *, should_stop: Callable[[], bool]) -> IterationStatistics | None:
+        if callbacks.has("before_rollout") and not self.mid_rollout:
+            if should_stop():  # what comes before this moment is not over, such as an evaluation that was cut short
+                return None
+            callbacks.before_rollout(self)
+            callbacks.check(self._ranks)
         start_step = self._collector.rollout_start_step
         clock = IterationClock(self._collector, self._envs)
         last_good = {"policy": self.policy.state_dict(), "update": self._update.state_dict()}
         try:
             if not self._collector.collect(should_stop=should_stop):
                 return None
+            callbacks.after_rollout(self, self._collector.episodes.take_infos())
             clock.collected()
             estimates, update = self._learn(progress=start_step / self.total_timesteps)
         except TrainingFailed as error:
@@ -334,11 +402,13 @@ class PPOTrainer:
             n_worker_restarts=self._collector.num_restarts,
         )
 
-    def _timed(self, evaluate: Every[Mapping[str, float]]) -> dict[str, float]:
+    def _timed(self, evaluate: Every[Mapping[str, float]], callbacks: Callbacks) -> dict[str, float]:
         """Run an evaluation; returns its metrics and its duration."""
         began = time.perf_counter()
         metrics = evaluate.action(self)
-        return {**metrics, "time/evaluating_s": time.perf_counter() - began}
+        evaluating_s = time.perf_counter() - began
+        callbacks.after_evaluation(self, metrics)
+        return {**metrics, "time/evaluating_s": evaluating_s}
 
     def _learn(self, *, progress: float) -> tuple[Estimates, UpdateStatistics]:
         with one_thread():  # several threads share large minibatches in chunks, each with one thread of torch
@@ -361,3 +431,8 @@ class PPOTrainer:
         if self._sink is not None:
             self._sink.write(metrics, episodes)
         progress_sink.write(metrics, episodes)
+
+
+def _text_or_number(value: Any) -> Any:
+    """The value of a setting; of a function, the text that checkpoints hold."""
+    return function_shown(value) if callable(value) else value

@@ -1,7 +1,6 @@
-"""The interface of trainers of any algorithm, hooks that run between iterations, and early stopping."""
+"""The interface of trainers of any algorithm."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -48,7 +47,7 @@ class Statistics(Protocol):
 class Trainer(Protocol):
     """Trains a policy iteration by iteration; can be stopped, saved and resumed.
 
-    `PPOTrainer` implements it. Hooks, early stopping and runs use only these methods of a trainer.
+    `PPOTrainer` implements it. Early stopping and runs use only these methods of a trainer.
     """
 
     @property
@@ -78,18 +77,26 @@ class Trainer(Protocol):
     def train(
         self,
         *,
+        callbacks: Sequence[object] = (),
         evaluate: "Every[Mapping[str, float]] | None" = None,
         save: "Every[None] | None" = None,
-        after_iteration: "Hook | None" = None,
         progress: bool = True,
+        **functions: Any,
     ) -> TrainedPolicy:
         """Train until `finished` or `request_stop`. progress: show a progress bar on a terminal.
 
-        After each iteration, `after_iteration` is called, then `evaluate`, then the sink, then `save`.
+        callbacks, functions: see the module `callbacks`. After each iteration, `after_iteration` is called, then
+        `evaluate` and `after_evaluation`, then the sink, then `save`.
+        """
+
+    def attach(self, callbacks: Any) -> None:
+        """Pass the states that `load_state_dict` found to these `Callbacks`, and save theirs from now on.
+
+        Raises UserError if a callback with a saved state is missing.
         """
 
     def request_stop(self) -> None:
-        """Make `train` return soon; may be called from a hook, another thread or a signal handler."""
+        """Make `train` return soon; may be called from a callback, another thread or a signal handler."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that is needed to resume.
@@ -133,46 +140,3 @@ class Every(NamedTuple, Generic[Result]):
 def is_due(trainer: Trainer, interval: int) -> bool:
     """Whether an action is due that is taken after every `interval` iterations, and after the last one."""
     return trainer.iteration % interval == 0 or trainer.finished
-
-
-Hook = Callable[[Trainer, Statistics], Mapping[str, float] | None]
-"""Called after each iteration; its result is written with the metrics of the iteration."""
-
-
-class StopAtReturn:
-    """Stops when the mean return of the last 100 training episodes reaches `target`."""
-
-    def __init__(self, target: float) -> None:
-        self._target = target
-
-    def __call__(self, trainer: Trainer, statistics: Statistics) -> None:
-        if statistics.mean_return_100 >= self._target:
-            trainer.request_stop()
-
-
-class StopOnPlateau:
-    """Stops when the mean return of the last 100 training episodes has not risen for `patience` iterations.
-
-    Only a return above the best so far plus `min_rise` counts as a rise. Save `state_dict` with that of the trainer, so
-    that a resumed run stops in the same iteration as an uninterrupted one.
-    """
-
-    def __init__(self, patience: int, *, min_rise: float = 0.0) -> None:
-        self._patience = patience
-        self._min_rise = min_rise
-        self._best = -math.inf
-        self._since = 0
-
-    def __call__(self, trainer: Trainer, statistics: Statistics) -> None:
-        if statistics.mean_return_100 > self._best + self._min_rise:
-            self._best, self._since = statistics.mean_return_100, 0
-        elif not math.isnan(statistics.mean_return_100):  # NaN before the first episode has ended
-            self._since += 1
-        if self._since >= self._patience:
-            trainer.request_stop()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": self._best, "since": self._since}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._best, self._since = state["best"], state["since"]

@@ -21,6 +21,7 @@ from ml_pipeline.models.rl.rollout.collector import Collector
 from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector, device_generator
 from ml_pipeline.models.rl.rollout.host_collector import HostCollector
 from ml_pipeline.models.rl.update.gradient_steps import Generator
+from ml_pipeline.runtime.plain_data import from_plain, to_plain
 from ml_pipeline.runtime.seeding import random_generator
 
 
@@ -169,6 +170,52 @@ def _check_reported(envs: VectorEnv, ranks: Ranks) -> None:
         later = str(error)
     if reason := first_reason(ranks, "whether workers were replaced", later):
         raise RescaleLater(reason)
+
+
+class EnvsOfAll:
+    """The environments of a trainer, as callbacks reach them: Gymnasium's `call`, `get_attr` and `set_attr`.
+
+    With ranks, each rank calls its own environments, and all get the results of all, in order; so every rank calls
+    these methods together, and results must be numbers, texts, arrays, or lists, tuples and dicts of them.
+    """
+
+    def __init__(self, envs: VectorEnv, ranks: Ranks, num_envs: int) -> None:
+        self._envs: Any = envs
+        self._ranks = ranks
+        self.num_envs = num_envs
+        """Over all ranks."""
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of every environment, or read an attribute; returns one result per environment."""
+        own = self._method("call")(name, *args, **kwargs)
+        if self._ranks.size == 1:
+            return tuple(own)
+        of_ranks = self._ranks.gather_values([to_plain(each) for each in own], f"the results of {name}")
+        return tuple(from_plain(each) for of_rank in of_ranks for each in of_rank)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """The attribute of every environment."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute. A list or tuple has one value per environment; any other value is set in all of them.
+
+        It lasts as long as the environment does: set it in `before_rollout`, so that environments that a restarted
+        worker or a change of their number adds get it too.
+        """
+        if isinstance(values, list | tuple) and self._ranks.size > 1:
+            if len(values) != self.num_envs:
+                raise UserError(f"set_attr needs one value per environment, {self.num_envs}, but got {len(values)}.")
+            values = values[rows_of(self._ranks.rank, self._ranks.size, self.num_envs)]
+        self._method("set_attr")(name, values)
+
+    def _method(self, name: str) -> Any:
+        if not callable(method := getattr(self._envs, name, None)):
+            raise UserError(
+                f"{type(self._envs).__name__} has no {name}(); train in functions that make one environment each, or "
+                "in a vector environment with this method."
+            )
+        return method
 
 
 Array = np.ndarray

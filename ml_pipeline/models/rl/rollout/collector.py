@@ -1,9 +1,10 @@
 """Collecting rollouts: the base of the collectors for arrays and for tensors, and the count of episodes."""
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.ranks import OneRank, Ranks, num_envs_of_all, rows_of, states_put
 from ml_pipeline.models.rl.rollout.estimates import Estimates
 from ml_pipeline.monitoring.sinks import EpisodeRecord
+from ml_pipeline.runtime.plain_data import NotPlain, from_plain, to_plain
 
 Array = np.ndarray
 WINDOW = 100
@@ -31,6 +33,8 @@ class EpisodeTracker:
         self._lengths = np.zeros(num_envs, dtype=np.int64)
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self.finished: list[EpisodeRecord] = []
+        self.infos: dict[tuple[int, int], Any] | None = None
+        """Last infos as plain data, by global step and environment; None if nobody needs them."""
 
     def count(self, rewards: Array, done: Array, *, global_step: int, times: Array) -> None:
         """Count T steps of all N environments.
@@ -63,6 +67,16 @@ class EpisodeTracker:
             self._returns[i] = 0.0
             self._lengths[i] = 0
 
+    def keep_infos(self, wanted: bool) -> None:
+        """Whether `take_infos` has the episodes that end from now on."""
+        self.infos = (self.infos or {}) if wanted else None
+
+    def take_infos(self) -> list[EpisodeRecord]:
+        """The finished episodes whose infos were kept, with these infos, which are then dropped."""
+        infos, self.infos = self.infos or {}, None if self.infos is None else {}
+        ended = [(record, infos.get((record.global_step, record.env_index))) for record in self.finished]
+        return [record._replace(info=from_plain(info)) for record, info in ended if info is not None]
+
     def take_finished(self) -> list[EpisodeRecord]:
         """The episodes that ended since the last call; `finished` is empty afterwards."""
         finished, self.finished = self.finished, []
@@ -77,7 +91,8 @@ class EpisodeTracker:
             "returns": self._returns.tolist(),
             "lengths": self._lengths.tolist(),
             "recent": list(self._recent),
-            "finished": [tuple(record) for record in self.finished],
+            "finished": [tuple(record[:-1]) for record in self.finished],  # without the info
+            **({} if self.infos is None else {"infos": dict(self.infos)}),
         }
 
     def load_state_dict(self, state: dict[str, Any], *, running: bool) -> None:
@@ -87,6 +102,7 @@ class EpisodeTracker:
             self._lengths = np.asarray(state["lengths"], dtype=np.int64)
         self._recent = deque(state["recent"], maxlen=WINDOW)
         self.finished = [EpisodeRecord(*record) for record in state["finished"]]
+        self.infos = state.get("infos")
 
 
 class Collector(ABC):
@@ -284,10 +300,40 @@ class Collector(ABC):
             raise
         self.stepping_s += time.perf_counter() - began
         self.global_step += self.num_envs
+        if self.episodes.infos is not None:
+            for i, info in final_infos(*result[2:]).items():
+                self.episodes.infos[self.global_step, self._rows.start + i] = plain_info(info)
         return result
 
     def _elapsed_s(self) -> float:
         return self._elapsed_before_s + time.perf_counter() - self._started_at
+
+
+def final_infos(terminated: Any, truncated: Any, infos: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """The last infos of the episodes that ended in a step of a vector environment, by environment."""
+    given = {name: infos[name] for name in ("episode", "_episode") if name in infos}  # RecordEpisodeStatistics
+    finals = {**given, **(infos.get("final_info") or {})}
+    done = terminated | truncated
+    ended = np.flatnonzero(done.cpu().numpy() if isinstance(done, Tensor) else done)
+    return {i: _info_of(finals, i) for i in ended.tolist()}
+
+
+def _info_of(infos: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """One environment's part of the infos that `VectorEnv._add_info` joined."""
+    return {
+        name: _info_of(values, index) if isinstance(values, Mapping) else values[index]
+        for name, values in infos.items()
+        if f"_{name}" in infos and infos[f"_{name}"][index]
+    }
+
+
+def plain_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    """An info as plain data, without the values that are none."""
+    plain: dict[str, Any] = {}
+    for name, value in info.items():
+        with contextlib.suppress(NotPlain):
+            plain[name] = to_plain(value.cpu().numpy()[()] if isinstance(value, Tensor) else value)
+    return plain
 
 
 def resized(state: dict[str, Any], num_envs: int) -> dict[str, Any]:

@@ -183,6 +183,7 @@ class HostCollector(Collector):
             "restarts": super().num_restarts,
             "times": own.times,
             "rollout": own.arrays(preprocessor.layout),
+            "infos": self.episodes.infos,
         }
         began = time.perf_counter()
         parts = self._ranks.gather_values(part, "the rollouts of all")
@@ -190,6 +191,8 @@ class HostCollector(Collector):
         check_equal(self._ranks, [part["digest"] for part in parts])
         self._restarts_of_all = sum(part["restarts"] for part in parts)
         observations, rewards = whole_arrays([part["rollout"] for part in parts], whole, preprocessor.layout)
+        if self.episodes.infos is not None:
+            self.episodes.infos = _of_all(parts)
         start = self.global_step - self.num_envs * whole.n_steps
         self._count(0, global_step=start, rewards=rewards, times=parts[0]["times"])
         whole.observations[:] = preprocessor.normalize(observations)
@@ -253,10 +256,14 @@ def whole_arrays(
 def joined_state(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The state of a collector of all N environments, from the states of the ranks; shared parts come from rank 0."""
     first, buffers = states[0], [state["buffer"] for state in states]
+    episodes = first["episodes"]
+    if "infos" in episodes:
+        episodes = {**episodes, "infos": _of_all([state["episodes"] for state in states])}
     rows = {name: _joined([buffer[name] for buffer in buffers], axis) for name, axis in _BY_ROWS.items()}
     finals = _in_order([buffer["final_observations"] for buffer in buffers])
     return {
         **first,
+        "episodes": episodes,
         "buffer": {**first["buffer"], **rows, "final_observations": finals},
         "memory": _joined([state["memory"] for state in states], 0),
     }
@@ -290,6 +297,11 @@ def _joined(parts: Sequence[Any], axis: int) -> Any:
     if parts[0] is None:
         return None
     return torch.cat(list(parts), dim=axis) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts, axis=axis)
+
+
+def _of_all(parts: Sequence[dict[str, Any]]) -> dict[tuple[int, int], Any]:
+    """The infos of all ranks; a rank may also have those of others, from a checkpoint."""
+    return {place: info for part in parts for place, info in part["infos"].items()}
 
 
 def _rows_of(of_all: Any, rows: slice, axis: int) -> Any:

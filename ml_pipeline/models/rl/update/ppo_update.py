@@ -47,6 +47,9 @@ _KL_TOLERANCE = 1.5
 # last bit counts, gave 6e-6.
 _FIRST_KL = 1e-5
 
+CHANGEABLE = ("learning_rate", "clip_range", "ent_coef", "vf_coef", "target_kl")
+"""Settings that each update reads anew."""
+
 
 class UpdateStatistics(NamedTuple):
     """Means over one update: the parts of the loss over samples, `gradient_norm` over `n_minibatches`."""
@@ -79,6 +82,10 @@ class PPOUpdate:
         self._steps = steps
         self._rate_factor = 1.0  # of an adaptive learning rate
         self._settings(progress=0.0)  # reports a missing or broken function before any step
+
+    def use(self, config: PPOConfig) -> None:
+        """Use the settings in `CHANGEABLE` of this configuration from the next update on."""
+        self._config = config
 
     def __call__(self, batch: Minibatch, *, progress: float) -> UpdateStatistics:
         """Learn from a rollout. progress: the share of training before it, 0 in the first update.

@@ -5,8 +5,9 @@ import numpy as np
 from gymnasium import spaces
 
 from ml_pipeline.config.ppo import PPOConfig
+from ml_pipeline.models.rl.algorithms.callbacks import StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
-from ml_pipeline.models.rl.algorithms.trainer import StopAtReturn, StopOnPlateau
+from ml_pipeline.models.rl.algorithms.trainer import Every
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
 
 CONFIG = PPOConfig(n_steps=8, minibatch_size=16, n_epochs=2, hidden_sizes=(8,))
@@ -31,9 +32,9 @@ def trainer_for(n_iterations):
     return PPOTrainer(SerialEnv([Constant] * 2), CONFIG, total_timesteps=n_iterations * 16)
 
 
-def iterations(hook):
+def iterations(callback):
     trainer = trainer_for(10)
-    trainer.train(after_iteration=hook)
+    trainer.train(callbacks=[callback])
     return trainer.iteration
 
 
@@ -57,9 +58,9 @@ def test_a_rise_begins_the_patience_anew():
         def request_stop(self):
             self.stopped = True
 
-    hook, trainer, log = StopOnPlateau(patience=2, min_rise=0.5), Trainer(), []
+    callback, trainer, log = StopOnPlateau(patience=2, min_rise=0.5), Trainer(), []
     for value in (float("nan"), 1.0, 1.4, 1.6, 1.7, 1.8):
-        hook(trainer, Statistics(value))
+        callback.after_iteration(trainer, Statistics(value))
         log.append(trainer.stopped)
     assert log == [False, False, False, False, False, True]
 
@@ -67,14 +68,12 @@ def test_a_rise_begins_the_patience_anew():
 def test_a_resumed_run_stops_on_its_plateau_where_the_uninterrupted_one_does():
     def run(n_before):
         """A run that stops on a plateau, saved and resumed after so many iterations: how many it has in the end."""
-        trainer, hook = trainer_for(20), StopOnPlateau(patience=4)
-        for _ in range(n_before):
-            hook(trainer, trainer.train_episode_vectorized())
-        state, count = trainer.state_dict(), hook.state_dict()
-        trainer, hook = trainer_for(20), StopOnPlateau(patience=4)
-        trainer.load_state_dict(state)
-        hook.load_state_dict(count)
-        trainer.train(after_iteration=hook)
+        trainer, states = trainer_for(20), []
+        save = Every(1, lambda trainer: states.append(trainer.state_dict()))
+        trainer.train(callbacks=[StopOnPlateau(patience=4)], save=save)
+        trainer = trainer_for(20)
+        trainer.load_state_dict(states[n_before])
+        trainer.train(callbacks=[StopOnPlateau(patience=4)])
         assert not trainer.finished
         return trainer.iteration
 

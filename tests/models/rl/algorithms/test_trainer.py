@@ -1,4 +1,4 @@
-"""The protocol of trainers, kept by one that is not PPO: hooks, early stopping and intervals work with it."""
+"""The protocol of trainers, kept by one that is not PPO: early stopping and intervals work with it."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from ml_pipeline.models.rl.algorithms.callbacks import Callbacks, StopAtReturn, StopOnPlateau
 from ml_pipeline.models.rl.algorithms.evaluation import evaluate
-from ml_pipeline.models.rl.algorithms.trainer import Every, StopAtReturn, StopOnPlateau, Trainer
+from ml_pipeline.models.rl.algorithms.trainer import Every, Trainer
 
 
 class Counter(NamedTuple):
@@ -46,17 +47,20 @@ class Climber:
     total_iterations = property(lambda self: self.total_timesteps)
     finished = property(lambda self: self.iteration >= self.total_timesteps)
 
-    def train(self, *, evaluate=None, save=None, after_iteration=None, progress=True):
+    def train(self, *, callbacks=(), evaluate=None, save=None, progress=True, **functions):
+        called = Callbacks(callbacks, **functions)
         while not (self.finished or self._stopped):
             self.iteration += 1
             self.policy.number = min(self.policy.number + 1.0, 5.0)
-            if after_iteration:
-                after_iteration(self, Counter(self.iteration, self.global_step, self.policy.number))
+            called.after_iteration(self, Counter(self.iteration, self.global_step, self.policy.number))
             for every in (evaluate, save):
                 if every and every.due(self):
                     every.action(self)
         self._stopped = False
         return self.policy
+
+    def attach(self, callbacks):
+        pass
 
     def request_stop(self):
         self._stopped = True
@@ -85,7 +89,7 @@ def test_what_lacks_one_of_its_members_is_none(member):
 
 
 @pytest.mark.parametrize(
-    ("hook", "iterations"),
+    ("callback", "iterations"),
     [
         (StopAtReturn(3.0), 3),
         (StopAtReturn(6.0), 20),
@@ -93,9 +97,9 @@ def test_what_lacks_one_of_its_members_is_none(member):
         (StopOnPlateau(patience=4, min_rise=9.0), 5),  # only the first, from nothing, is a rise by more than 9
     ],
 )
-def test_early_stopping_stops_it(hook, iterations):
+def test_early_stopping_stops_it(callback, iterations):
     trainer = Climber(20)
-    trainer.train(after_iteration=hook)
+    trainer.train(callbacks=[callback])
     assert trainer.iteration == iterations
 
 
