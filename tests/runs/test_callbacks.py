@@ -17,6 +17,7 @@ from ml_pipeline.runs.run import Run
 from ml_pipeline.runs.state import read_state
 from ml_pipeline.runs.stop import StopRequest
 from ml_pipeline.runs.tasks import make_task
+from ml_pipeline.runs.train_config import train_config
 from tests.small_runs import PPO, After, config_of, contents, resumed, trained, weights
 from tests.training_commands import REPOSITORY, TRAIN
 
@@ -55,6 +56,30 @@ MODULE = """
         def after_rollout(self, trainer):
             if trainer.iteration == 2:
                 return {}["worth"]
+
+    class Lengths:
+        def __init__(self):
+            self.lengths, self.moments = [], []
+
+        def before_rollout(self, trainer):
+            assert trainer.envs.get_attr("gravity") == (9.8, 9.8)
+            self.moments.append("before_rollout")
+
+        def after_episode(self, trainer, episode):
+            assert "TimeLimit.truncated" in episode.info
+            self.lengths.append(episode.length)
+
+        def after_rollout(self, trainer):
+            self.moments.append("after_rollout")
+
+        def after_iteration(self, trainer, statistics):
+            self.moments.append("after_iteration")
+
+        def state_dict(self):
+            return {"lengths": self.lengths, "moments": self.moments}
+
+        def load_state_dict(self, state):
+            self.lengths, self.moments = state["lengths"], state["moments"]
 
     class NeedsMore:
         def __init__(self, fee):
@@ -262,3 +287,24 @@ def test_the_plateau_of_an_earlier_version_goes_on(tmp_path):
     save_checkpoint(tmp_path / "run" / "latest.pt", {**saved, "plateau": {"best": 1e9, "since": 49}})
     assert counted["since"] < 4
     assert resumed(tmp_path / "run", iterations=9).train().iterations == 5
+
+
+@pytest.mark.parametrize("algorithm", ["A2C", "DQN"])
+def test_algorithms_of_stable_baselines3_call_them_and_go_on_with_their_state(tmp_path, algorithm):
+    pytest.importorskip("stable_baselines3")
+    settings = {"algorithm": algorithm, "n_steps": 32, "callback": ("my_callbacks:Lengths",), "vec_env": "serial"}
+
+    def config(folder):
+        run = {"env_id": "CartPole-v1", "n_envs": 2, "iterations": 4, "eval_episodes": 1, "checkpoint_dir": folder}
+        return train_config({**run, **settings})
+
+    whole = config(tmp_path / "whole")
+    Run(whole, make_task(whole)).train()
+    parts, stop = config(tmp_path / "parts"), StopRequest()
+    Run(parts, make_task(parts), sinks=[After(2, stop.request)], stop=stop).train()
+    resumed(tmp_path / "parts").train()
+    assert states(tmp_path / "parts") == states(tmp_path / "whole")
+    told = states(tmp_path / "whole")["Lengths"]
+    assert told["moments"] == ["before_rollout", "after_rollout", "after_iteration"] * 4
+    lines = (tmp_path / "whole" / "monitor.csv").read_text().splitlines()[2:]
+    assert told["lengths"] == [int(line.split(",")[1]) for line in lines]
