@@ -7,13 +7,13 @@ it is not booked, and if it changed the account, the comparison with the books f
 
 import time
 from collections.abc import Iterable, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
-from ml_pipeline.live.alpaca.client import RestClient
-from ml_pipeline.live.brokers.broker import Adjustment, AdjustmentKind, Charge, Notice, UnreadableAnswer
+from ml_pipeline.live.alpaca.client import RestClient, read_list, read_number, reading
+from ml_pipeline.live.brokers.broker import Adjustment, AdjustmentKind, Charge, Notice
 
 Activity = Charge | Adjustment | Notice
 
@@ -79,9 +79,8 @@ class AccountActivities:
         found: list[Mapping[str, Any]] = []
         for _ in range(_MOST_PAGES):
             page = self._rest.get("/account/activities", parameters)
-            if not isinstance(page, list) or not all(isinstance(each, dict) for each in page):
-                raise UnreadableAnswer("Alpaca's list of account activities cannot be read.")
-            found += page
+            with reading("list of account activities"):
+                found += read_list(page)
             if len(page) < _PAGE:
                 break
             parameters = parameters | {"page_token": _id_of(page[-1])}
@@ -124,20 +123,6 @@ def _adjustment(activity: Mapping[str, Any], name: str, kind: str, day: np.datet
         raise ValueError("its symbol is missing")
     cash = float(read_number(activity, "net_amount")) if activity.get("net_amount") is not None else 0.0
     return Adjustment(name, _OF_SHARES[kind], symbol, read_number(activity, "qty"), cash, what, day)
-
-
-def read_number(answer: Mapping[str, Any], name: str) -> Decimal:
-    """A number of one of Alpaca's answers, which it writes as text. Raises ValueError with the reason."""
-    value = answer.get(name)
-    if value is None or value == "":
-        raise ValueError(f"its {name} is missing")
-    try:
-        number = Decimal(str(value))
-    except InvalidOperation:
-        number = Decimal("NaN")
-    if not number.is_finite() or isinstance(value, bool):
-        raise ValueError(f'its {name} is "{value}", but must be a number')
-    return number
 
 
 def _joined(activities: Iterable[Activity]) -> list[Activity]:

@@ -8,9 +8,17 @@ from urllib.parse import quote
 import numpy as np
 
 from ml_pipeline.config.errors import UserError
-from ml_pipeline.live.alpaca.activities import AccountActivities, read_number
+from ml_pipeline.live.alpaca.activities import AccountActivities
 from ml_pipeline.live.alpaca.asset_fees import AssetFees, is_pair
-from ml_pipeline.live.alpaca.client import ExchangeClock, Refused, RestClient
+from ml_pipeline.live.alpaca.client import (
+    ExchangeClock,
+    Refused,
+    RestClient,
+    read_list,
+    read_number,
+    read_text,
+    reading,
+)
 from ml_pipeline.live.alpaca.config import AlpacaConfig, Ask, check_real_money, confirm_real_money
 from ml_pipeline.live.alpaca.entry import AlpacaAsset, OrderEntry, asset_of
 from ml_pipeline.live.alpaca.events import OrderEvents, UpdateStream, read_cursor
@@ -26,7 +34,6 @@ from ml_pipeline.live.brokers.broker import (
     Protection,
     QuantityRules,
     TradingSession,
-    UnreadableAnswer,
 )
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
 from ml_pipeline.trading.market.bar_set import BarSet
@@ -92,10 +99,8 @@ class AlpacaBroker:
         self._events.ask_now()
         account = self._rest.get("/account")
         positions = self._positions()
-        try:
+        with reading(f"account {self.account_number}"):
             cash, equity, power = (float(read_number(account, name)) for name in ("cash", "equity", "buying_power"))
-        except (ValueError, AttributeError) as error:
-            raise UnreadableAnswer(f"Alpaca's account {self.account_number} cannot be read: {error}.") from None
         self._fees.note_account(positions)
         return AccountState(cash, equity, power, positions)
 
@@ -130,7 +135,8 @@ class AlpacaBroker:
         self._fees.note_sent(order.symbol for order in orders)
         new = [order for order in orders if not self._tracked.legs(order.client_order_id)]
         opens = any(opened_by(order, positions.get(order.symbol, Decimal(0))) for order in new)
-        refused = refusals(new, positions, self._rest.get("/account")) if opens else {}
+        with reading(f"account {self.account_number}"):
+            refused = refusals(new, positions, self._rest.get("/account")) if opens else {}
         sent = self._entry.submit([order for order in orders if order.client_order_id not in refused], positions)
         answers = {update.client_order_id: update for update in sent}
         for order in orders:
@@ -189,7 +195,8 @@ class AlpacaBroker:
         """What the account may do with a symbol; requested once."""
         if symbol not in self._assets:
             try:
-                asset = asset_of(self._rest.get(f"/assets/{quote(symbol, safe='')}"))
+                with reading(f"asset {symbol}"):
+                    asset = asset_of(self._rest.get(f"/assets/{quote(symbol, safe='')}"))
                 # Without the slash, orders and positions would have another name than the session.
                 tradable = asset.tradable and asset.is_crypto == is_pair(symbol)
                 self._assets[symbol] = asset._replace(tradable=tradable, protected=self._protects)
@@ -202,19 +209,16 @@ class AlpacaBroker:
     def _positions(self) -> dict[str, Decimal]:
         """Signed quantities, with all of Alpaca's digits. Raises UnreadableAnswer."""
         answer, found = self._rest.get("/positions"), dict[str, Decimal]()
-        if not isinstance(answer, list) or not all(isinstance(each, dict) for each in answer):
-            raise UnreadableAnswer("Alpaca's list of positions cannot be read.")
-        for each in answer:
+        with reading("list of positions"):
+            positions = read_list(answer)
+        for each in positions:
             symbol, side = each.get("symbol"), each.get("side")
-            try:
+            with reading(f"position {symbol} ({each.get('asset_id')})"):
                 quantity = read_number(each, "qty")
                 if side not in ("long", "short") or (side == "long" and quantity < 0):
                     raise ValueError(f'its side is "{side}" and its qty {quantity}')
-                if not isinstance(symbol, str) or self._name_of(each) in found:
+                if not isinstance(symbol, str) or not symbol or self._name_of(each) in found:
                     raise ValueError("its symbol is missing or repeated")
-            except ValueError as error:
-                named = f"{symbol} ({each.get('asset_id')})"
-                raise UnreadableAnswer(f"Alpaca's position {named} cannot be read: {error}.") from None
             found[self._name_of(each)] = -abs(quantity) if side == "short" else quantity
         return found
 
@@ -255,12 +259,13 @@ def open_alpaca(
     rest = RestClient(keys, live=config.live, url=config.alpaca_url, timeout_s=config.alpaca_timeout_s)
     try:
         account = rest.get("/account")
+        with reading("account", account):
+            number = read_text(account, "account_number")
         if account.get("trading_blocked") or account.get("account_blocked") or account.get("trade_suspended_by_user"):
             raise UserError(
                 "Alpaca does not allow this account to trade: it is blocked or suspended; see app.alpaca.markets for "
                 "the reason."
             )
-        number = str(account["account_number"])
         confirm_real_money(config, number, ask)
         broker = AlpacaBroker(
             rest,

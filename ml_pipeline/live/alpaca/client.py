@@ -2,8 +2,10 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -12,7 +14,7 @@ import numpy as np
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.alpaca.keys import Keys
 from ml_pipeline.live.alpaca.library import alpaca_module, send_by, timed_session, why_no_answer
-from ml_pipeline.live.brokers.broker import BrokerUnavailable, TradingSession
+from ml_pipeline.live.brokers.broker import BrokerUnavailable, TradingSession, UnreadableAnswer
 
 _NO_ENTRY = (401,)
 TOO_MANY, SERVER_ERRORS = 429, 500
@@ -115,8 +117,10 @@ class ExchangeClock:
         read = self._read
         if read is None or read.is_old():
             before = _ran_s()
-            theirs = time_of(self._rest.get("/clock")["timestamp"])
+            answer = self._rest.get("/clock")
             answered = _ran_s()
+            with reading("clock", answer):
+                theirs = time_of(answer["timestamp"])
             # The server read its clock between the request and the answer.
             half_way = np.timedelta64(round((answered - before) / 2 * 1e9), "ns")
             read = self._read = _ClockReading(theirs + half_way, answered, _wall())
@@ -127,7 +131,8 @@ class ExchangeClock:
         days = str(first.astype("datetime64[D]")), str(last.astype("datetime64[D]"))
         if days not in self._sessions:
             answer = self._rest.get("/calendar", {"start": days[0], "end": days[1]})
-            self._sessions[days] = [_session(each) for each in answer]
+            with reading("calendar"):
+                self._sessions[days] = [_session(each) for each in read_list(answer)]
         return self._sessions[days]
 
 
@@ -145,6 +150,54 @@ class TimeLimit:
         time.sleep(self._wait_s)
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
         return True
+
+
+@contextmanager
+def reading(what: str, answer: object = None) -> Iterator[None]:
+    """Raise UnreadableAnswer, with the reason and the ID of the answer, if it cannot be parsed.
+
+    >>> with reading("order", {"id": "7"}):
+    ...     read_number({}, "qty")
+    Traceback (most recent call last):
+    ml_pipeline.live.brokers.broker.UnreadableAnswer: Alpaca's order 7 cannot be read: its qty is missing.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        names = [answer.get(name) for name in ("client_order_id", "id")] if isinstance(answer, dict) else []
+        named = "".join(f" {name}" for name in names if name)[:200]
+        reason = f"its {error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+        reason = reason if reason.startswith("its ") else f"it has an unknown form ({reason})"
+        raise UnreadableAnswer(f"Alpaca's {what}{named} cannot be read: {reason}.") from None
+
+
+def read_list(answer: object) -> list[dict[str, Any]]:
+    """A list of entries in an answer. Raises ValueError."""
+    if not isinstance(answer, list) or not all(isinstance(each, dict) for each in answer):
+        raise ValueError("its entries are missing")
+    return answer
+
+
+def read_text(answer: Mapping[str, Any], name: str) -> str:
+    """A text in an answer, such as an ID. Raises ValueError with the reason."""
+    value = answer[name]
+    if not isinstance(value, str) or not value:
+        raise ValueError(f'its {name} is "{value}", but must be text')
+    return value
+
+
+def read_number(answer: Mapping[str, Any], name: str) -> Decimal:
+    """A number in an answer, which Alpaca writes as text. Raises ValueError with the reason."""
+    value = answer.get(name)
+    if value is None or value == "":
+        raise ValueError(f"its {name} is missing")
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite() or isinstance(value, bool):
+        raise ValueError(f'its {name} is "{value}", but must be a number')
+    return number
 
 
 def time_of(text: str) -> np.datetime64:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ml_pipeline.live.alpaca.activities import read_number
-from ml_pipeline.live.alpaca.client import Refused, RestClient
+from ml_pipeline.live.alpaca.client import Refused, RestClient, read_number, read_text
 from ml_pipeline.live.alpaca.orders import EXIT, FIRST_LEG, BrokerOrder, OrderBook, Tracked, TrackedOrders, path_of
 from ml_pipeline.live.brokers.broker import (
     SMALLEST_QUANTITY,
@@ -17,12 +16,12 @@ from ml_pipeline.live.brokers.broker import (
     OrderUpdate,
     Protection,
     QuantityRules,
-    UnreadableAnswer,
     exact,
     quantity_text,
 )
 
 _SHARES, _CRYPTO = "us_equity", "crypto"
+_STATUSES = ("active", "inactive")
 _WHOLE = Decimal(1)
 _CENT, _HUNDREDTH_OF_A_CENT = Decimal("0.01"), Decimal("0.0001")
 _LONGEST_WAIT_S = 2.0
@@ -189,11 +188,15 @@ def _tick(price: float, quantity: Decimal, tick: Decimal | None) -> Decimal:
 
 
 def asset_of(answer: Mapping[str, Any]) -> AlpacaAsset:
-    """Parse an asset from Alpaca's server; only stocks, ETFs and crypto count as tradable. Raises UnreadableAnswer."""
-    kind = answer.get("class", _SHARES)
-    is_active = answer.get("status", "active") == "active"
-    tradable = kind in (_SHARES, _CRYPTO) and bool(answer.get("tradable")) and is_active
-    asset = AlpacaAsset(tradable, bool(answer.get("fractionable")), bool(answer.get("shortable")))
+    """Parse an asset from Alpaca's server; only stocks, ETFs and crypto count as tradable. Raises ValueError
+    or KeyError."""
+    kind, status = (
+        read_text({"class": _SHARES, "status": "active"} | {**answer}, name) for name in ("class", "status")
+    )
+    if status not in _STATUSES:
+        raise ValueError(f'its status "{status}" is unknown')
+    tradable, fractionable, shortable = (_flag(answer, name) for name in ("tradable", "fractionable", "shortable"))
+    asset = AlpacaAsset(tradable and kind in (_SHARES, _CRYPTO) and status == "active", fractionable, shortable)
     if kind != _CRYPTO:
         return asset
     step = _positive(answer, "min_trade_increment") or SMALLEST_QUANTITY
@@ -201,16 +204,20 @@ def asset_of(answer: Mapping[str, Any]) -> AlpacaAsset:
     return asset._replace(is_crypto=True, shortable=False, step=step, smallest=max(step, smallest), tick=tick)
 
 
+def _flag(answer: Mapping[str, Any], name: str) -> bool:
+    """Whether an asset has a property. Raises ValueError or KeyError."""
+    if not isinstance(flag := answer[name], bool):
+        raise ValueError(f'its {name} is "{flag}", but must be true or false')
+    return flag
+
+
 def _positive(answer: Mapping[str, Any], name: str) -> Decimal | None:
-    """A positive number of an asset; None if Alpaca names none. Raises UnreadableAnswer."""
+    """A positive number of an asset; None if Alpaca names none. Raises ValueError."""
     if answer.get(name) is None:
         return None
-    try:
-        if (value := read_number(answer, name)) > 0:
-            return value
-        raise ValueError(f"its {name} is {value}, but must be above 0")
-    except ValueError as error:
-        raise UnreadableAnswer(f"Alpaca's asset {answer.get('symbol')} cannot be read: {error}.") from None
+    if (value := read_number(answer, name)) > 0:
+        return value
+    raise ValueError(f"its {name} is {value}, but must be above 0")
 
 
 class OrderEntry:

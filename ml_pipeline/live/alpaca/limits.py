@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from ml_pipeline.live.alpaca.orders import number
+from ml_pipeline.live.alpaca.client import read_number
 from ml_pipeline.live.brokers.broker import OrderRequest, exact
 
 _SHORTS_COUNT = Decimal("1.03")
@@ -33,12 +33,13 @@ def refusals(
     """The orders that the account does not allow, by ID, each with the reason in words.
 
     account: Alpaca's answer; a rule whose figures it lacks is not applied. Sales come first, and free buying power.
-    Orders without a price, and those that close positions, are always allowed.
+    Orders without a price, and those that close positions, are always allowed. Raises ValueError if a figure cannot be
+    read.
     """
     found = {}
     why_none = _why_nothing_opens(account)
-    power = account.get("buying_power")
-    left = None if power is None else number(power) + _freed(orders, positions)
+    has_power = account.get("buying_power") is not None
+    left = read_number(account, "buying_power") + _freed(orders, positions) if has_power else None
     for order in sorted(orders, key=lambda order: order.quantity > 0):
         opened = opened_by(order, positions.get(order.symbol, Decimal(0)))
         if not opened:
@@ -68,14 +69,14 @@ def _freed(orders: Sequence[OrderRequest], positions: Mapping[str, Decimal]) -> 
 
 
 def _why_nothing_opens(account: Mapping[str, Any]) -> str:
-    trades, equity = account.get("daytrade_count"), account.get("equity")
-    if trades is None or equity is None or number(account.get("multiplier")) <= 1:
+    if any(account.get(name) is None for name in ("daytrade_count", "equity", "multiplier")):
         return ""
-    if int(trades) < _DAY_TRADES and not account.get("pattern_day_trader"):
+    trades, equity, multiplier = (read_number(account, name) for name in ("daytrade_count", "equity", "multiplier"))
+    if multiplier <= 1 or equity >= _SMALL_ACCOUNT:
         return ""
-    if number(equity) >= _SMALL_ACCOUNT:
+    if trades < _DAY_TRADES and not account.get("pattern_day_trader"):
         return ""
     return (
-        f"the account has made {int(trades)} day trades in five days and has less than 25,000 dollars, so Alpaca might "
+        f"the account has made {trades} day trades in five days and has less than 25,000 dollars, so Alpaca might "
         "not let this position be closed today (pattern day trading)"
     )

@@ -8,6 +8,7 @@ source lacks, the next one completes.
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -15,8 +16,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from ml_pipeline.live.alpaca.client import Refused, RestClient, time_of
-from ml_pipeline.live.brokers.broker import Fill, OrderStatus, OrderUpdate
+from ml_pipeline.live.alpaca.client import Refused, RestClient, read_list, read_number, read_text, reading, time_of
+from ml_pipeline.live.brokers.broker import Fill, OrderStatus, OrderUpdate, UnreadableAnswer
 
 _ENDS: dict[str, OrderStatus] = {
     "filled": "filled",
@@ -25,6 +26,11 @@ _ENDS: dict[str, OrderStatus] = {
     "expired": "expired",
     "rejected": "rejected",
 }
+_SIGNS = {"buy": 1, "sell": -1}
+_STILL_OPEN = (
+    *("new", "accepted", "pending_new", "accepted_for_bidding", "held", "partially_filled", "calculated"),
+    *("stopped", "suspended", "done_for_day", "pending_cancel", "pending_replace"),
+)
 _MOST_ORDERS = 500
 """Largest number in one answer of Alpaca."""
 _PAGE, _MOST_PAGES = 100, 50
@@ -78,22 +84,31 @@ class Reported:
 
 
 def order_of(answer: Mapping[str, Any]) -> BrokerOrder:
-    """Parse an order from Alpaca's server or stream."""
-    filled = number(answer.get("filled_qty"))
-    status = _ENDS.get(str(answer["status"]), "partly_filled" if filled else "accepted")
-    times = [answer.get(name) for name in ("updated_at", "filled_at", "canceled_at", "expired_at", "submitted_at")]
-    return BrokerOrder(
-        order_id=str(answer["id"]),
-        client_order_id=str(answer["client_order_id"]),
-        symbol=str(answer["symbol"]),
-        sign=1 if answer["side"] == "buy" else -1,
-        quantity=number(answer.get("qty")),
-        filled=filled,
-        average_price=number(answer.get("filled_avg_price")),
-        status=status,
-        submitted=time_of(next(each for each in (answer.get("submitted_at"), answer["created_at"]) if each)),
-        updated=time_of(next(each for each in [*times, answer["created_at"]] if each)),
-    )
+    """Parse an order from Alpaca's server or stream. Raises UnreadableAnswer."""
+    with reading("order", answer):
+        filled, status, side = read_number(answer, "filled_qty"), answer["status"], answer["side"]
+        if status not in _ENDS and status not in _STILL_OPEN:
+            raise ValueError(f'its status "{status}" is unknown')
+        if side not in _SIGNS:
+            raise ValueError(f'its side "{side}" is unknown')
+        quantity = Decimal(0) if answer.get("notional") is not None else read_number(answer, "qty")  # others' orders
+        average = read_number(answer, "filled_avg_price") if filled else Decimal(0)
+        if min(filled, quantity, average) < 0:
+            raise ValueError("its qty, filled_qty or filled_avg_price is negative")
+        times = [answer.get(name) for name in ("updated_at", "filled_at", "canceled_at", "expired_at", "submitted_at")]
+        created = read_text(answer, "created_at")
+        return BrokerOrder(
+            order_id=read_text(answer, "id"),
+            client_order_id=read_text(answer, "client_order_id"),
+            symbol=read_text(answer, "symbol"),
+            sign=_SIGNS[side],
+            quantity=quantity,
+            filled=filled,
+            average_price=average,
+            status=_ENDS.get(status, "partly_filled" if filled else "accepted"),
+            submitted=time_of(answer.get("submitted_at") or created),
+            updated=time_of(next((each for each in times if each), created)),
+        )
 
 
 def later(first: BrokerOrder | None, second: BrokerOrder) -> BrokerOrder:
@@ -139,11 +154,6 @@ def _fill(order: BrokerOrder, told: Reported, reached: Decimal, execution: Execu
     )
 
 
-def number(value: object) -> Decimal:
-    """Parse a quantity or price, which Alpaca writes as text; 0 if it is missing."""
-    return Decimal(0) if value is None else Decimal(str(value))
-
-
 class OrderBook:
     """Orders by client order ID, and executions by Alpaca's order ID; any thread may update it."""
 
@@ -176,15 +186,19 @@ class OrderBook:
 
     def note_update(self, data: Mapping[str, Any]) -> None:
         """Add a message of the stream; a repeated or older one changes nothing."""
-        order = order_of(data["order"])
-        with self._changed:
+        with suppress(UnreadableAnswer), reading("update"):  # what it is about is also requested
+            order, execution = order_of(data["order"]), None
             if data.get("event") in _EXECUTED and data.get("qty") is not None:
-                execution = Execution(number(data["qty"]), number(data["price"]), time_of(data["timestamp"]))
-                self._executions.setdefault(order.order_id, {})[order.filled] = execution
-            self._note(order)
+                execution = _execution_of(data, data["timestamp"])
+            with self._changed:
+                if execution is not None:
+                    self._executions.setdefault(order.order_id, {})[order.filled] = execution
+                self._note(order)
 
     def note_order(self, answer: Mapping[str, Any]) -> BrokerOrder:
-        order, legs = order_of(answer), [order_of(leg) for leg in answer.get("legs") or ()]
+        order = order_of(answer)
+        with reading("order", answer):
+            legs = [order_of(leg) for leg in read_list(answer.get("legs") or [])]
         with self._changed:
             if legs:
                 self._legs[order.client_order_id] = [leg.client_order_id for leg in legs]
@@ -257,14 +271,15 @@ class OrderBook:
         after = _before(min(order.submitted for order in ids.values()))
         parameters = {"after": f"{after}Z", "direction": "asc", "page_size": str(_PAGE)}
         for _ in range(_MOST_PAGES):
-            page = self._rest.get("/account/activities/FILL", parameters)
-            with self._changed:
-                for each in page:
-                    if each.get("order_id") in ids:
-                        execution = Execution(
-                            number(each["qty"]), number(each["price"]), time_of(each["transaction_time"])
-                        )
-                        self._executions.setdefault(each["order_id"], {})[number(each["cum_qty"])] = execution
+            with reading("list of fills"):
+                page = read_list(self._rest.get("/account/activities/FILL", parameters))
+            for each in page:
+                with reading("fill", each):
+                    if read_text(each, "order_id") not in ids:
+                        continue
+                    reached, execution = read_number(each, "cum_qty"), _execution_of(each, each["transaction_time"])
+                with self._changed:
+                    self._executions.setdefault(each["order_id"], {})[reached] = execution
             if len(page) < _PAGE:
                 return
             parameters = parameters | {"page_token": str(page[-1]["id"])}
@@ -273,7 +288,18 @@ class OrderBook:
         answer = self._rest.get(
             "/orders", {**parameters, "limit": str(_MOST_ORDERS), "direction": "desc", "nested": "true"}
         )
-        return [self.note_order(each) for each in answer if each.get("symbol")]
+        with reading("list of orders"):
+            # An order of several options has no symbol.
+            found = [each for each in read_list(answer) if each.get("symbol") or each.get("order_class") != "mleg"]
+        return [self.note_order(each) for each in found]
+
+
+def _execution_of(answer: Mapping[str, Any], at: str) -> Execution:
+    """A fill in an answer. Raises ValueError."""
+    quantity, price = read_number(answer, "qty"), read_number(answer, "price")
+    if quantity <= 0 or price < 0:
+        raise ValueError(f"its qty is {quantity} and its price {price}")
+    return Execution(quantity, price, time_of(at))
 
 
 def path_of(order: BrokerOrder) -> str:
