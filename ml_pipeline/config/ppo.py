@@ -240,10 +240,7 @@ class PPOConfig:
 
     def _check_network(self) -> None:
         for name in ("hidden_sizes", "value_hidden_sizes"):
-            sizes = getattr(self, name)
-            if sizes is not None and not sizes and self.network is None:
-                raise UserError(f"{name} must name at least one layer, such as 64 64, but got none.")
-            for size in sizes or ():
+            for size in getattr(self, name) or ():
                 check_count(f"Each of {name}", size)
         function = self.network
         if function is None and self.network_kwargs:

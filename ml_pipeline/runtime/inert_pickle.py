@@ -158,8 +158,9 @@ def as_array(value: Any) -> np.ndarray:
 
 def as_dtype(value: Any) -> np.dtype[Any]:
     """The dtype of numbers that the value describes. Raises UserError if it describes anything else."""
+    order: Any = "="
     if isinstance(value, Name) and value.name.startswith("numpy."):
-        code, order = value.name.removeprefix("numpy."), "="
+        code = value.name.removeprefix("numpy.")
     elif isinstance(value, Call) and value.name == "numpy.dtype" and isinstance(value.args[0], str):
         code, order = value.args[0], value.state[1] if value.state else "="
     else:
@@ -179,13 +180,14 @@ def _array(value: Any) -> np.ndarray:
     if not isinstance(value, Call) or not value.name.startswith("numpy."):
         raise UserError(f"the pickle has {_what(value)} in the place of an array")
     kind = value.name.rpartition(".")[2]
+    order: Any = "C"
     if kind == "_reconstruct":
         _, shape, described, is_fortran, raw = value.state
         order = "F" if is_fortran else "C"
     elif kind == "_frombuffer":
         raw, described, shape, order = value.args
     elif kind == "scalar":
-        (described, raw), shape, order = value.args, (), "C"
+        (described, raw), shape = value.args, ()
     else:
         raise UserError(f"the pickle has {_what(value)} in the place of an array")
     array = np.frombuffer(raw, dtype=as_dtype(described)).reshape(shape, order=order)

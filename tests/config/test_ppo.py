@@ -64,8 +64,6 @@ from ml_pipeline.config.ppo import PPOConfig
             "sde_sample_freq is 4, but use_sde is off; switch it on, or leave sde_sample_freq out.",
         ),
         ("memory", "rnn", 'memory must be one of none, gru, lstm, but got "rnn".'),
-        ("hidden_sizes", (), "hidden_sizes must name at least one layer, such as 64 64, but got none."),
-        ("value_hidden_sizes", (), "value_hidden_sizes must name at least one layer, such as 64 64, but got none."),
         ("value_hidden_sizes", (8, 0), "Each of value_hidden_sizes must be a whole number of at least 1, but got 0."),
         ("hidden_sizes", (64, 0), "Each of hidden_sizes must be a whole number of at least 1, but got 0."),
     ],

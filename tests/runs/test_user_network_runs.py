@@ -112,7 +112,6 @@ def test_flags_and_files_name_the_network_and_whether_it_is_shared(tmp_path):
         ),
         ({"network_kwargs": {"width": 3}}, r"network_kwargs are the arguments of network, which is none; set network"),
         ({"network": "nets:small", "network_kwargs": {"act": nn.ReLU}}, r"network_kwargs must hold numbers, texts, "),
-        ({"hidden_sizes": ()}, r"hidden_sizes must name at least one layer, such as 64 64, but got none\.$"),
     ],
 )
 def test_settings_of_a_network_that_do_not_fit_are_refused(settings, sentence):

@@ -52,6 +52,8 @@ _SETTINGS = {
     "clip_range_vf": "clip_range_vf",
     "learning_rate": "learning_rate",
     "clip_range": "clip_range",
+    "use_sde": "use_sde",
+    "sde_sample_freq": "sde_sample_freq",
 }
 _SCHEDULED = ("learning_rate", "clip_range")
 _MOST_UNPACKED = 20  # times the size of the file; weights cannot be packed that tightly
@@ -185,7 +187,7 @@ def _model(data: Mapping[str, Any], weights: Mapping[str, Any], optimizer: Any) 
     if policy is None:
         raise UserError(f"its policy is {_shown(named)}, and only {MLP}, {CNN} and {MULTI_INPUT} can be imported")
     kwargs = _value(data["policy_kwargs"])
-    _check_policy(kwargs, policy, data)
+    _check_policy(kwargs, policy)
     settings, unread = _settings(data)
     activation = kwargs.get("activation_fn", Name("Tanh"))
     settings["activation"] = _ACTIVATIONS.get(_shown(activation).rpartition(".")[2])
@@ -209,19 +211,17 @@ def _model(data: Mapping[str, Any], weights: Mapping[str, Any], optimizer: Any) 
     )
 
 
-def _check_policy(kwargs: Any, policy: str, data: Mapping[str, Any]) -> None:
+def _check_policy(kwargs: Any, policy: str) -> None:
     """Raise UserError about the first argument of the policy that changes what it computes and has no counterpart."""
     if not isinstance(kwargs, dict):
         raise UserError(f"its policy_kwargs are {_shown(kwargs)}")
-    if data.get("use_sde") or kwargs.get("use_sde"):
-        raise UserError("it explores by gSDE (use_sde), which is not supported")
     extractor = kwargs.get("features_extractor_class")
     if extractor is not None and _shown(extractor) not in _EXTRACTORS:
         raise UserError(f"its features_extractor_class is {_shown(extractor)}, a network of its own")
     features = kwargs.get("features_extractor_kwargs") or {}
     if policy == CNN and features.get("features_dim", 512) != 512:
         raise UserError(f"its NatureCNN has {features['features_dim']} features, and only 512 can be imported")
-    for name, usual in (("squash_output", False), ("normalize_images", True)):
+    for name, usual in (("squash_output", False), ("normalize_images", True), ("full_std", True), ("use_expln", False)):
         if kwargs.get(name, usual) != usual:
             raise UserError(f"its policy has {name}={kwargs[name]}, which is not supported")
 

@@ -148,6 +148,20 @@ def test_observations_are_read_as_the_model_reads_them(tmp_path, policy, space):
     assert_acts_the_same(model, envs, tmp_path, space)
 
 
+def test_exploration_by_gsde_goes_on(tmp_path):
+    model, envs = trained("MlpPolicy", use_sde=True, sde_sample_freq=4, policy_kwargs={"net_arch": [16, 8]})
+    imported(model, envs, tmp_path)
+    assert_acts_the_same(model, envs, tmp_path, NUMBERS)
+    policy, seen = load_policy(tmp_path / "run"), observations_of(NUMBERS)
+    assert (policy.config.ppo.use_sde, policy.config.ppo.sde_sample_freq) == (True, 4)
+    actions = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
+    _, expected, entropies = model.policy.evaluate_actions(torch.from_numpy(seen), torch.from_numpy(actions))
+    parameters, _ = policy.network(torch.from_numpy(policy.observations.encode(seen)))
+    found, ours = policy.distribution.log_probs_and_entropies(parameters, torch.from_numpy(actions))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(ours, entropies, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("policy", "space", "normalization"),
     [
@@ -168,9 +182,10 @@ def test_vecnormalize_gives_the_same_numbers(tmp_path, policy, space, normalizat
         assert saved is None
 
 
-@pytest.mark.parametrize("shares", [True, False])
-def test_a_nature_cnn_is_our_network_for_images(tmp_path, shares):
-    kwargs = {"net_arch": [8], "share_features_extractor": shares}
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"net_arch": {"pi": [], "vf": [6]}}, {"net_arch": [8], "share_features_extractor": False}], ids=str
+)
+def test_a_nature_cnn_is_our_network_for_images(tmp_path, kwargs):
     model, envs = trained("CnnPolicy", IMAGE, spaces.Discrete(3), policy_kwargs=kwargs)
     with torch.no_grad():  # so that no action is always the best
         seen = model.policy.obs_to_tensor(observations_of(IMAGE, 100))[0]
@@ -365,7 +380,12 @@ class OwnExtractor(BaseFeaturesExtractor):
     [
         (lambda: A2C("MlpPolicy", Drawn()), "it is of another algorithm than PPO"),
         (lambda: DQN("MlpPolicy", Drawn(action_space=spaces.Discrete(2)), buffer_size=9), "it is of another algorithm"),
-        (lambda: PPO("MlpPolicy", Drawn(), n_steps=8, batch_size=8, use_sde=True), r"it explores by gSDE \(use_sde\)"),
+        (
+            lambda: PPO(
+                "MlpPolicy", Drawn(), n_steps=8, batch_size=8, use_sde=True, policy_kwargs={"squash_output": True}
+            ),
+            "its policy has squash_output=True, which is not supported",
+        ),
         (
             lambda: PPO(
                 "MlpPolicy", Drawn(), n_steps=8, batch_size=8, policy_kwargs={"features_extractor_class": OwnExtractor}
@@ -381,6 +401,10 @@ class OwnExtractor(BaseFeaturesExtractor):
         (
             lambda: PPO("MlpPolicy", Drawn(spaces.Box(0, 255, (8, 8, 3), np.uint8)), n_steps=8, batch_size=8),
             "MlpPolicy is imported for numbers, but it sees images",
+        ),
+        (
+            lambda: PPO("MlpPolicy", Drawn(), n_steps=8, batch_size=8, policy_kwargs={"net_arch": []}),
+            "hidden_sizes must name at least one layer",
         ),
         (
             lambda: PPO("MultiInputPolicy", Drawn(spaces.Dict(a=IMAGE)), n_steps=8, batch_size=8),

@@ -268,6 +268,12 @@ def network_for(
             raise UnsupportedSpace(f"{name} needs a Box of actions, but the action space is {action_space}; {remedy}.")
     if config.bfloat16 and (not layout.images or config.network is not None):
         raise UnsupportedSpace("bfloat16 needs images, but the observations have none; switch it off.")
+    for name in ("hidden_sizes", "value_hidden_sizes"):
+        if getattr(config, name) == () and not layout.images and config.network is None:
+            raise UnsupportedSpace(
+                f"{name} must name at least one layer, such as 64 64, but got none, which is for images and networks "
+                "of your own."
+            )
     if not config.share_encoder and not layout.images and config.network is None:
         raise UnsupportedSpace("share_encoder needs images, but the observations have none; leave it on.")
     network = _new_network(layout, action_space, config, generator)

@@ -15,7 +15,7 @@ MASKED = spaces.Dict(x=VECTOR, action_mask=spaces.MultiBinary(2))
 
 
 def chosen(observation_space=VECTOR, action_space=CHOICES, **settings):
-    config = PPOConfig(hidden_sizes=(8,), **settings)
+    config = PPOConfig(**{"hidden_sizes": (8,), **settings})
     return network_for(observation_layout(observation_space), action_space, config, torch.Generator().manual_seed(0))
 
 
@@ -73,3 +73,14 @@ def test_without_ortho_init_every_weight_and_bias_is_random(space, settings):
     again, usual = chosen(space, VECTOR, ortho_init=False, **settings), chosen(space, VECTOR, **settings)
     assert torch.equal(again.critic_output.weight, network.critic_output.weight)
     assert not torch.equal(usual.critic_output.weight, network.critic_output.weight)
+
+
+def test_only_images_need_no_hidden_layers():
+    images = chosen(IMAGE, hidden_sizes=(), value_hidden_sizes=(4,))
+    parameters, values = images(torch.zeros(2, 3 * 36 * 36, dtype=torch.uint8))
+    assert (parameters.shape, values.shape) == ((2, 2), (2,))
+    for name in ("hidden_sizes", "value_hidden_sizes"):
+        with pytest.raises(
+            UnsupportedSpace, match=f"^{name} must name at least one layer, such as 64 64, but got none"
+        ):
+            chosen(**{name: ()})
