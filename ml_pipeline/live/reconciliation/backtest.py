@@ -84,6 +84,11 @@ class SessionBacktest:
         return RealizedFills.nothing(self.stop - self.start, len(self.record.market.symbols))
 
     @cached_property
+    def interest_days(self) -> FloatArray:
+        """The days of interest that the backtest charges at the close of each bar of the session, (n,)."""
+        return self.env(self.record.models[0], None).interest_days[self.offset :]
+
+    @cached_property
     def corrected(self) -> MarketData | None:
         """The bars with later corrections; None if none of the session's own bars was corrected."""
         market = self.record.corrected

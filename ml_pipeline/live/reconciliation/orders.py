@@ -115,7 +115,7 @@ class AssumedFills:
         self._terms = record.rules.terms(market.periods_per_year)
         self._opens, self._closes = market.open[part], market.close[part]
         self._half_spread = None if market.half_spread is None else market.half_spread[part]
-        self._days = record.ledger.get("interest_days")
+        self._days = backtest.interest_days
         self._opened_at = market.timing.opens(backtest.times)
         self._closed_at = self._opened_at + np.timedelta64(market.timing.length, "ns")
 
@@ -151,10 +151,9 @@ class AssumedFills:
         """
         terms, positions = self._terms, [rows[name] for name in rows if name.startswith("position_")]
         values = np.column_stack(positions) * np.nan_to_num(self._closes)
-        days = rows.get("interest_days", np.ones(len(values)))
-        fee = _STEPS.borrowing_fee(values, terms.borrow_rate).sum(axis=1) * days
+        fee = _STEPS.borrowing_fee(values, terms.borrow_rate).sum(axis=1) * self._days
         if terms.maintenance > 0:
-            fee = fee + np.maximum(-cash, 0.0) * (terms.financing_rate * days)
+            fee = fee + np.maximum(-cash, 0.0) * (terms.financing_rate * self._days)
         else:  # a cash account pays at most its cash, unless it owes already
             fee = np.where(cash < 0.0, fee, np.minimum(fee, cash))
         fee[0] = 0.0

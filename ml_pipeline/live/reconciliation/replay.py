@@ -196,6 +196,7 @@ class ReplayEnv(StatefulTradingEnv):
             days = np.array(tables.bars.days)
             days[-1] = self._days_at_end
             tables = tables._replace(bars=tables.bars._replace(days=days))
+        self._days_of_bars = None if tables.bars is None else tables.bars.days
         if realized is not None:
             self._closings = (closings & ~realized.skipped) | realized.closing
             prices = np.where(np.isnan(realized.prices), tables.prices, realized.prices)
@@ -213,6 +214,12 @@ class ReplayEnv(StatefulTradingEnv):
         if self._bar == self._first_bar:  # an evaluation writes those of its first window
             half_spreads = self._half_spreads[max(0, self._first_bar - self.window + 1)]
         super()._record(fill_prices, half_spreads)
+
+    @property
+    def interest_days(self) -> FloatArray:
+        """The days of interest charged at the close of each bar of the market, (T,), by the account's tables."""
+        days = self._days_of_bars
+        return np.ones(self.market.n_bars) if days is None else np.concatenate([[0.0], days[:, 0]])
 
     @property
     def bar(self) -> int:

@@ -15,7 +15,7 @@ from ml_pipeline.live.config import paper_trade_config
 from ml_pipeline.live.reconciliation.reading import read_session
 from ml_pipeline.live.reconciliation.reconciliation import Reconciliation, reconcile
 from ml_pipeline.live.session import PaperTrading
-from tests.examples import COSTLY
+from tests.examples import COSTLY, searched
 from tests.live.reconciliation.quantity_broker import Faults, QuantityBroker
 from tests.live.reconciliation.test_reading import MARKET, deploy, write_prices
 
@@ -110,12 +110,12 @@ BY_QUANTITY = st.tuples(
     st.sampled_from(MODES),
     st.builds(
         Faults,
-        part=st.sampled_from([0.0, 0.3]),
+        part=st.sampled_from([0.0, 0.3, 0.6]),
         reject=st.sampled_from([0.0, 0.2]),
         late=st.sampled_from([0.0, 0.3]),
         away=st.sampled_from([0.0, 0.1]),
         charged=st.sampled_from([0.0, 0.3]),
-        moved=st.sampled_from([0.0, 0.1]),
+        moved=st.sampled_from([0.0, 0.1, 0.3]),
         slip=st.sampled_from([0.0, 1e-3]),
         fee=st.sampled_from([0.0, 0.3]),
         charge=st.sampled_from([-2.0, 1.5]),
@@ -126,6 +126,14 @@ BY_QUANTITY = st.tuples(
         "size_at": st.sampled_from(["fill", "decision"]),
         "max_gross": st.sampled_from([1.0, 2.0]),
         "stop_loss": st.sampled_from([None, 0.01]),
+        "take_profit": st.sampled_from([None, None, 0.01]),
+        "lot_size": st.sampled_from([0.0, 0.0, 0.5, 7.0]),
+        "min_order": st.sampled_from([0.0, 300.0]),
+        "min_cash": st.sampled_from([0.0, 0.05]),
+        "fee_bps": st.sampled_from([0.0, 5.0]),
+        "financing_bps_per_year": st.sampled_from([None, None, 500.0]),
+        "flat_at_close": st.booleans(),
+        "guard_order_money": st.sampled_from([None, None, 4_000.0]),
     }).map(given_of),
 )  # fmt: skip
 
@@ -155,7 +163,7 @@ def test_any_faults_of_a_broker_by_quantity_are_explained(mixture: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-@settings(max_examples=700)
+@settings(max_examples=searched(200))
 @given(SIMULATED)
 def test_hundreds_of_mixtures_at_the_simulated_broker(mixture: Any) -> None:
     check_simulated(mixture)
@@ -163,7 +171,7 @@ def test_hundreds_of_mixtures_at_the_simulated_broker(mixture: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
-@settings(max_examples=300)
+@settings(max_examples=searched(100))
 @given(BY_QUANTITY)
 def test_hundreds_of_mixtures_at_a_broker_by_quantity(mixture: Any) -> None:
     check_by_quantity(mixture)
