@@ -15,6 +15,7 @@ from ml_pipeline.live.decisions.policy_runner import PolicyRunner
 from ml_pipeline.live.feeds.feed import CorporateAction
 from ml_pipeline.live.record.journal import Journal
 from ml_pipeline.trading.market.bar_set import BarSet
+from ml_pipeline.trading.market.data import FloatArray
 
 _PRICES = ("open", "high", "low", "close")
 _DAYS_BEFORE = np.timedelta64(3, "D")
@@ -55,17 +56,28 @@ def note_action(session: SessionComponents, action: CorporateAction, waiting: Se
 
 def adjusted_bars(journal: Journal, symbols: Sequence[str]) -> Iterator[BarSet]:
     """The bars of the journal, those before a split in the prices after it."""
-    splits = [(n, action) for n, action in journal.corporate_actions() if action.factor != 1.0]
-    for number, bars in enumerate(journal.bars()):
-        factors = np.ones(len(symbols))
-        for before, split in splits:
-            if number < before and bars.time < split.begins and split.symbol in symbols:
-                factors[symbols.index(split.symbol)] *= split.factor
-        if (factors == 1.0).all():
-            yield bars
+    bars = list(journal.bars())
+    yield from rescaled_bars(bars, price_factors(journal, symbols, bars))
+
+
+def price_factors(journal: Journal, symbols: Sequence[str], bars: Sequence[BarSet]) -> FloatArray:
+    """Factors that turn the prices of each bar into those after all reported splits, (bars, A)."""
+    factors = np.ones((len(bars), len(symbols)))
+    for before, split in journal.corporate_actions():
+        if split.factor != 1.0 and split.symbol in symbols:
+            earlier = [number < before and each.time < split.begins for number, each in enumerate(bars)]
+            factors[earlier, list(symbols).index(split.symbol)] *= split.factor
+    return factors
+
+
+def rescaled_bars(bars: Sequence[BarSet], factors: FloatArray) -> Iterator[BarSet]:
+    """The bars with prices multiplied by `factors`, (bars, A), and volumes divided by them."""
+    for each, own in zip(bars, factors, strict=True):
+        if (own == 1.0).all():
+            yield each
         else:
-            prices = {name: getattr(bars, name) * factors for name in _PRICES}
-            yield replace(bars, **prices, volume=bars.volume / factors)
+            prices = {name: getattr(each, name) * own for name in _PRICES}
+            yield replace(each, **prices, volume=each.volume / own)
 
 
 def awaited_splits(session: SessionComponents) -> list[str]:

@@ -105,6 +105,9 @@ class _Explained(NamedTuple):
                 continue
             bar = each.bar + offset
             assets = slice(None) if each.asset is None else each.asset
+            if each.cause == "adjusted" and each.asset is None:
+                realized.charges[bar] += each.value
+                continue
             if each.cause == "adjusted":
                 realized.added[bar, assets] += each.value
                 continue
@@ -350,7 +353,7 @@ class _Probe:
         gained = env.account.gains(env.bar - 1) - without
         own = self._happenings[k]
         named = {each.asset for each in own}
-        money = sum(each.value for each in own if each.cause == "costs" and each.asset is None)
+        money = sum(each.value for each in own if each.cause in {"costs", "adjusted"} and each.asset is None)
         for a in range(len(gained)):
             if (a in named or None in named) and (gained[a] or env.outcome[a] != outcome[a]):
                 self.worth[k, a] = float(gained[a])

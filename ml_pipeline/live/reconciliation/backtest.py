@@ -191,7 +191,7 @@ class SessionBacktest:
             market = self.corrected if corrected else self.record.market
             assert market is not None
             market = market.bars(0, self.stop) if self.stop < market.n_bars else market
-            seen = market if self.record.rescaled is None or corrected else self.record.rescaled.bars(0, market.n_bars)
+            seen = market if self.record.observed is None or corrected else self.record.observed.bars(0, market.n_bars)
             features = compute_features(seen, model.features)
             if len(model.scaler.mean) != len(features.columns):
                 raise UserError(

@@ -126,7 +126,9 @@ def _of_adjustments(record: RecordedSession, orders: RecordedOrders) -> Iterable
         row, asset = orders.bar(each.bar), orders.asset(each.symbol)
         if not row:  # the first row is the account at the start
             continue
-        if asset is not None:
+        if each.cash:
+            yield Deviation("adjusted", row - 1, None, each.what, -each.cash)
+        if asset is not None and each.quantity:
             yield Deviation("adjusted", row - 1, asset, each.what, each.quantity)
 
 
@@ -240,7 +242,8 @@ def _of_charges(
     for charge in record.charges:
         if (row := orders.bar(charge.bar)) is not None:
             paid[row] += charge.amount
-    due = AssumedFills(record, backtest).interest(rows, rows["cash"] + paid - record.flows_at(rows["time"]))
+    moved = record.flows_at(rows["time"]) + record.adjusted_cash_at(rows["time"])
+    due = AssumedFills(record, backtest).interest(rows, rows["cash"] + paid - moved)
     for row in np.flatnonzero(np.abs(paid - due) > _ROUNDING * np.abs(rows["equity"])).tolist():
         if row == 0:
             continue

@@ -12,8 +12,8 @@ import numpy as np
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.wording import shown_path
-from ml_pipeline.live.brokers.broker import OrderUpdate
-from ml_pipeline.live.corporate_actions import adjusted_bars
+from ml_pipeline.live.brokers.broker import FLOWS, Adjustment, OrderUpdate
+from ml_pipeline.live.corporate_actions import price_factors, rescaled_bars
 from ml_pipeline.live.decisions.deployed_policy import DeployedPolicy, load_deployed_policy
 from ml_pipeline.live.reconciliation.recorded import (
     AdjustedAccount,
@@ -24,6 +24,7 @@ from ml_pipeline.live.reconciliation.recorded import (
     SentOrder,
     SessionEvent,
 )
+from ml_pipeline.live.reconciliation.splits import Booked, after_splits, unreported_splits
 from ml_pipeline.live.record.journal import MISSED, REFUSED, Journal, OrderRecord
 from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.session_files import JOURNAL_FILE, LEDGER_FILE
@@ -32,7 +33,7 @@ from ml_pipeline.trading.accounts.ledger import Ledger
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
 from ml_pipeline.trading.evaluation.report import column_names
 from ml_pipeline.trading.market.bar_set import BarSet, MarketBuffer
-from ml_pipeline.trading.market.data import MarketData
+from ml_pipeline.trading.market.data import FloatArray, MarketData
 from ml_pipeline.trading.market.timeframes import Timing, infer_calendar, make_clock
 from ml_pipeline.trading.settings import MarketConditions
 
@@ -72,8 +73,8 @@ class _Journalled:
         self.fills = [each for each in journal.fills_by_bar() if each[0] < len(self.bars)]
         self.charges = [each for each in journal.charges_by_bar() if each[0] < len(self.bars)]
         self.adjustments = [each for each in journal.adjustments() if each[0] < len(self.bars)]
-        splits = any(action.factor != 1.0 for _, action in journal.corporate_actions())
-        self.rescaled = list(adjusted_bars(journal, self.symbols)) if splits else None
+        self.reported = price_factors(journal, self.symbols, self.bars)
+        self.split_symbols = {action.symbol for _, action in journal.corporate_actions() if action.factor != 1.0}
         self.decided = set(journal.decided_bars())
         self.models = journal.models()
         self.log = [json.loads(line) for line in journal.log_lines()]
@@ -84,6 +85,16 @@ class _Journalled:
         return self.bars[number].time
 
     @property
+    def flows(self) -> list[tuple[int, Adjustment]]:
+        """The adjustments whose cash the backtest moves as well; that of a trade by hand belongs to its shares."""
+        traded = {number for number, each in self.adjustments if each.kind == "difference" and each.quantity}
+        return [
+            (number, each)
+            for number, each in self.adjustments
+            if each.kind in FLOWS and not (each.kind == "difference" and number in traded)
+        ]
+
+    @property
     def account_times(self) -> list[np.datetime64]:
         return [bars.time for bars in self.bars[self.first : self.first + self.n_rows]]
 
@@ -91,8 +102,10 @@ class _Journalled:
 def _record(folder: Path, read: _Journalled) -> RecordedSession:
     settings = read.start["settings"]
     policies = [_policy(Path(model.path), settings) for model in read.models]
-    market = _market(read, policies[0], read.bars)
     ledger = read_ledger(folder / LEDGER_FILE, read.account_times)
+    factors = _price_factors(read, ledger)
+    market = _market(read, policies[0], list(rescaled_bars(read.bars, factors)))
+    observed = None if np.array_equal(factors, read.reported) else list(rescaled_bars(read.bars, read.reported))
     closing_at = _closing_bars(read)
     simulated = read.start["broker"] == "simulated"
     at_end = read.time(read.first + read.n_rows - 2) if read.n_rows > 1 else None
@@ -100,7 +113,7 @@ def _record(folder: Path, read: _Journalled) -> RecordedSession:
     told, corrections = corrected_bars(
         read.bars, [line for line in read.log if line["event"] == "correction"], read.symbols
     )
-    return RecordedSession(
+    record = RecordedSession(
         market=market,
         ledger=ledger,
         models=[_in_turn(read, i, policies) for i in range(len(policies))],
@@ -109,16 +122,12 @@ def _record(folder: Path, read: _Journalled) -> RecordedSession:
         fills=[fill for _, fill in read.fills],
         fill_bars=[read.time(number) for number, _ in read.fills],
         charges=[PaidCharge(read.time(number), charge.amount, charge.what) for number, charge in read.charges],
-        flows=[PaidCharge(read.time(number), -each.cash, each.kind) for number, each in read.adjustments if each.cash],
-        adjustments=[
-            AdjustedAccount(read.time(number), each.symbol, float(each.quantity), each.in_words())
-            for number, each in read.adjustments
-            if each.quantity
-        ],
-        rescaled=None if read.rescaled is None else _market(read, policies[0], read.rescaled),
+        flows=[PaidCharge(read.time(number), -each.cash, each.kind) for number, each in read.flows if each.cash],
+        adjustments=[_adjusted(read, number, each) for number, each in read.adjustments],
+        observed=None if observed is None else _market(read, policies[0], observed),
         refusals=_refusals(read, of_log, closing_at),
         events=_events(read, of_log, closing_at),
-        corrected=_market(read, policies[0], told) if corrections else None,
+        corrected=_market(read, policies[0], list(rescaled_bars(told, factors))) if corrections else None,
         corrections=corrections,
         sizes_at_fill=simulated,
         slippage_in_costs=simulated,
@@ -127,6 +136,24 @@ def _record(folder: Path, read: _Journalled) -> RecordedSession:
         real_money=bool(read.start.get("real_money")),
         notes=_notes(read),
     )
+    return record if (factors == 1.0).all() else after_splits(record, 1.0 / factors)
+
+
+def _price_factors(read: _Journalled, ledger: Ledger) -> FloatArray:
+    """Factors that turn the prices of each bar into those after all splits, (bars, A)."""
+    splits = [
+        Booked(number, each.symbol, float(each.quantity))
+        for number, each in read.adjustments
+        if each.kind == "split" and each.symbol in set(read.symbols) - read.split_symbols
+    ]
+    return read.reported * unreported_splits(splits, read.bars, read.symbols, ledger, read.first)
+
+
+def _adjusted(read: _Journalled, number: int, each: Adjustment) -> AdjustedAccount:
+    """The adjustment, without cash that the backtest has as well."""
+    cash = 0.0 if (number, each) in read.flows else each.cash
+    quantity = float(each.quantity)
+    return AdjustedAccount(read.time(number), each.symbol, quantity, each.in_words(), cash, each.kind)
 
 
 def read_ledger(path: Path, times: Sequence[np.datetime64]) -> Ledger:
@@ -295,7 +322,7 @@ def _closes_at_end(read: _Journalled, at_end: np.datetime64 | None) -> bool | No
 
 
 def _notes(read: _Journalled) -> tuple[str, ...]:
-    moved = "; ".join(each.in_words() for _, each in read.adjustments if each.cash)
+    moved = "; ".join(each.in_words() for _, each in read.flows if each.cash)
     notes: tuple[str, ...] = ()
     if moved:
         notes += (f"The backtest moves the same money at the same bars: {moved}.",)

@@ -51,12 +51,19 @@ class PaidCharge(NamedTuple):
 
 
 class AdjustedAccount(NamedTuple):
-    """A position that changed without an order, in the ledger's row of `bar`. quantity: what came or went."""
+    """An account that changed without an order, in the ledger's row of `bar`.
+
+    symbol: "" if only cash changes. quantity, cash: what came (positive) or went. kind: as in `Adjustment`.
+    in_proportion: the quantity is a part of the position, as in a split.
+    """
 
     bar: np.datetime64
     symbol: str
     quantity: float
     what: str = ""
+    cash: float = 0.0
+    kind: str = ""
+    in_proportion: bool = False
 
 
 class SessionEvent(NamedTuple):
@@ -92,7 +99,9 @@ class RecordedSession:
     which the session began. corrected: the market with later corrections; None if there are none. corrections: times of
     the corrected bars.
     fill_bars: the bar of the row of each fill in the ledger; empty: the one after the decision of its order.
-    rescaled: the market in the prices after its splits, for features; None if there are none.
+    Quantities and prices are those after all splits of the session.
+    observed: the market of the features, if it is another. units: shares after all splits for one share at each bar of
+    the market, (T, A); None: no splits.
     sizes_at_fill: whether the broker sized orders at the price of their fill. slippage_in_costs: whether the broker
     charges slippage and half the spread as costs, at the assumed price, as the simulated one does; with others they are
     in the price.
@@ -114,7 +123,8 @@ class RecordedSession:
     refusals: Sequence[RefusedOrder] = ()
     events: Sequence[SessionEvent] = ()
     corrected: MarketData | None = None
-    rescaled: MarketData | None = None
+    observed: MarketData | None = None
+    units: FloatArray | None = None
     corrections: Sequence[np.datetime64] = ()
     sizes_at_fill: bool = True
     slippage_in_costs: bool = True
@@ -133,6 +143,13 @@ class RecordedSession:
         moved = np.zeros(len(times))
         for flow in self.flows:
             moved[times == flow.bar] -= flow.amount
+        return moved
+
+    def adjusted_cash_at(self, times: NDArray[np.datetime64]) -> FloatArray:
+        """The cash of adjustments in the rows of these bars, without `flows`, (n,)."""
+        moved = np.zeros(len(times))
+        for each in self.adjustments:
+            moved[times == each.bar] += each.cash
         return moved
 
     @property

@@ -156,11 +156,33 @@ def test_the_split_of_a_symbol_that_is_not_held_is_not_waited_for(tmp_path, repl
     assert not events_of(folder, "missed")
 
 
-def test_reconciling_names_the_split_and_nothing_else(tmp_path, replay):
+def test_the_backtest_of_a_session_sees_its_split(tmp_path, replay):
     model, _, split = replay
 
-    found = reconcile(read_session(traded(model, tmp_path / "live", split, splits=True, stops_at=None))).attribution
+    found = reconcile(read_session(traded(model, tmp_path / "live", split, splits=True, stops_at=None)))
 
-    assert [each.cause for each in found.causes] == ["adjusted"]
-    assert all(each.evidence.startswith("split, ") for each in found.divergent)
+    assert abs(found.difference) < 1e-6
+    assert not [each for each in found.attribution.causes if abs(each.worth) > 1e-6]
+    assert "Quantities and prices of A before a split are shown as after it." in found.record.notes
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_a_split_that_is_booked_late_is_worth_what_it_did(tmp_path, replay, is_reported):
+    """Whether the feed reports it or the jump of the price shows it: half of the shares are missing for three bars."""
+    model, _, split = replay
+    waiting: list[Any] = []
+    late = splitting(BEGINS + np.timedelta64(3, "m"))
+    report = {"next_item": lambda feed, timeout_s: reported(feed, timeout_s, waiting)} if is_reported else {}
+
+    result = trade(model, tmp_path / "live", split, broker_class=late, **report)
+
+    found = reconcile(read_session(result.folder)).attribution
+    causes = {each.cause: each for each in found.causes}
+    assert "adjusted" in causes
+    assert "unexplained" not in causes
+    assert [each.evidence.split(",")[0] for each in found.divergent if each.cause == "adjusted"] == [
+        "the account did not have the split of A yet",
+        "split",
+    ]
+    assert all(abs(each.worth) < 500.0 for each in found.causes), found.causes  # of 10,000
     assert abs(found.rounding) < 1e-6
