@@ -86,9 +86,10 @@ def attribute(record: RecordedSession, backtest: SessionBacktest) -> Attribution
 
 
 class _Explained(NamedTuple):
-    """All deviations. unexplained: steps without a cause."""
+    """All deviations. unexplained: steps without a cause. at_decision: whether orders are sized at their decision."""
 
     deviations: Sequence[Deviation]
+    at_decision: bool = False
     unexplained: Sequence[DivergentBar] = ()
 
     def realized(self, backtest: SessionBacktest, causes: Sequence[Cause]) -> RealizedFills:
@@ -109,7 +110,9 @@ class _Explained(NamedTuple):
                 realized.charges[bar] += each.value
                 continue
             if each.cause == "adjusted":
-                realized.added[bar, assets] += each.value
+                share, more = each.relative(each.base + each.value)
+                realized.kept[bar, assets] *= share
+                realized.added[bar, assets] = share * realized.added[bar, assets] + more
                 continue
             if each.exit:
                 _exit(each, realized, bar)
@@ -118,7 +121,7 @@ class _Explained(NamedTuple):
                 realized.uncalled[bar] = True
                 continue
             if not np.isnan(each.quantity):
-                realized.quantities[bar, assets] = each.quantity
+                _change(each, realized.shares, realized.quantities, bar)
             elif each.closes:
                 realized.closing[bar] = True
             elif each.cause == "missed_bar":
@@ -137,9 +140,18 @@ def _exit(each: Deviation, realized: RealizedFills, bar: int) -> None:
     if each.cause == "costs":
         realized.exit_cost_rates[bar, each.asset] = each.value
         return
-    realized.exits[bar, each.asset] = each.quantity
+    _change(each, realized.exit_shares, realized.exits, bar)
     if not np.isnan(each.value):
         realized.exit_prices[bar, each.asset] = each.value
+
+
+def _change(each: Deviation, shares: FloatArray, quantities: FloatArray, bar: int) -> None:
+    """Change the quantity that earlier causes left, which is `shares` of the backtest's own fill and `quantities`."""
+    share, more = each.relative(each.quantity)
+    before = quantities[bar, each.asset]
+    has_own = np.isnan(before)
+    shares[bar, each.asset] = share * (1.0 if has_own else shares[bar, each.asset])
+    quantities[bar, each.asset] = more if has_own else share * before + more
 
 
 class _Walk:
@@ -172,13 +184,14 @@ class _Walk:
         self._found: list[Deviation] = []
         self._realized = _Explained(known).realized(backtest, CAUSES)
         self._at_decision = any(each.cause == "sized_before_fill" for each in known)
+        self._own: dict[tuple[int, int, bool], float] = {}  # by bar, asset and exit: what the backtest fills
         self._envs: dict[int, ReplayEnv] = {}
         self._entries: list[float] | None = None
         self._unexplained: list[DivergentBar] = []
 
     def explained(self) -> _Explained:
         self._backtest.run(self._realized, at_decision=self._at_decision, lead=self._lead, watch=self._watch)
-        return _Explained([*self._known, *self._found], self._unexplained)
+        return _Explained(self._with_bases(), self._at_decision, self._unexplained)
 
     def _lead(self, k: int, env: ReplayEnv) -> None:
         rows = self._rows
@@ -202,6 +215,34 @@ class _Walk:
                 account = trial.try_step(action)
         self._entries = account.entries.copy()
         self._compare(k, account)
+        self._note_own_fills(k, env, trial, action)
+
+    def _note_own_fills(self, k: int, env: ReplayEnv, trial: ReplayEnv, action: Any) -> None:
+        """Note what the backtest fills itself at bar k, where the broker's quantities are others."""
+        bar = k + self._backtest.offset
+        for is_exit, quantities in ((False, self._realized.quantities), (True, self._realized.exits)):
+            before = quantities[bar].copy()
+            changed = np.flatnonzero(~np.isnan(before)).tolist()
+            if not changed:
+                continue
+            quantities[bar] = np.nan
+            trial.stand_where(env)
+            account = trial.try_step(action)
+            quantities[bar] = before
+            own = account.exited if is_exit else account.filled
+            self._own |= {(k, a, is_exit): own[a] - (account.called[a] if is_exit else 0.0) for a in changed}
+
+    def _with_bases(self) -> list[Deviation]:
+        """The deviations, with the quantities that the earlier causes of their bar leave."""
+        found, bases = list[Deviation](), dict(self._own)
+        for each in sorted([*self._known, *self._found], key=lambda each: CAUSES.index(each.cause)):
+            if each.asset is None or np.isnan(each.quantity):
+                found.append(each)
+                continue
+            place = each.bar, each.asset, each.exit
+            found.append(each._replace(base=bases.get(place, np.nan)))
+            bases[place] = each.quantity
+        return found
 
     def _other_quantities(self, k: int, env: ReplayEnv, action: Any, account: ReplayAccount) -> list[Deviation]:
         """Why quantities of bar k differ from those of `account`, as far as the records tell."""
@@ -286,8 +327,9 @@ def _chain(
     for i, cause in enumerate(present):
         on, before = present[: i + 1], present[:i]
         own = [each for each in explained.deviations if each.cause == cause]
-        probe = _Probe(backtest, explained.realized(backtest, before), own, at_decision="sized_before_fill" in before)
-        ledger = backtest.run(explained.realized(backtest, on), at_decision="sized_before_fill" in on, watch=probe)
+        sized, was_sized = (explained.at_decision and "sized_before_fill" in causes for causes in (on, before))
+        probe = _Probe(backtest, explained.realized(backtest, before), own, at_decision=was_sized)
+        ledger = backtest.run(explained.realized(backtest, on), at_decision=sized, watch=probe)
         probe.finish()
         if not probe.worth and _end(ledger) != equity:  # only later bars show it
             probe.count_all()
@@ -327,7 +369,7 @@ class _Probe:
         for each in deviations:
             self._happenings.setdefault(each.bar, []).append(each)
         self._envs: dict[int, ReplayEnv] = {}
-        self._open: tuple[int, ReplayEnv, FloatArray, list[tuple[float, float, int]]] | None = None
+        self._open: tuple[int, ReplayEnv, FloatArray, list[tuple[float, float, int]], list[float]] | None = None
         self.worth: dict[tuple[int, int], float] = {}
 
     def __call__(self, k: int, env: ReplayEnv, action: Any) -> None:
@@ -341,14 +383,15 @@ class _Probe:
         other.stand_where(env)
         if action is None and not isinstance(model.act, ActsInEpisodes):  # a call would change a recurrent policy
             action = model.act(env.observation)
+        held = list(env.account.holdings)
         account = other.try_step(action)
-        self._open = k, env, account.gains(other.bar - 1), other.outcome
+        self._open = k, env, account.gains(other.bar - 1), other.outcome, held
 
     def finish(self) -> None:
         """Compare the last step with the one without the cause."""
         if self._open is None:
             return
-        k, env, without, outcome = self._open
+        k, env, without, outcome, held = self._open
         self._open = None
         gained = env.account.gains(env.bar - 1) - without
         own = self._happenings[k]
@@ -360,7 +403,9 @@ class _Probe:
         for each in own:
             if each.cause == "adjusted" and each.asset is not None:
                 a, price = each.asset, env.account.closes[each.asset]
-                self.worth[k, a] = self.worth.get((k, a), 0.0) + each.value * price
+                share, more = each.relative(each.base + each.value)
+                came, held[a] = (share - 1.0) * held[a] + more, share * held[a] + more
+                self.worth[k, a] = self.worth.get((k, a), 0.0) + came * price
         if money:  # of the account, not of a symbol: shown with the first symbol
             self.worth[k, 0] = self.worth.get((k, 0), 0.0) - money
 

@@ -12,12 +12,11 @@ from ml_pipeline.live.brokers.broker import OrderUpdate
 from ml_pipeline.live.reconciliation.backtest import SessionBacktest
 from ml_pipeline.live.reconciliation.orders import AssumedFills, OrderFills, Place, RecordedOrders
 from ml_pipeline.live.reconciliation.recorded import RecordedSession, SentOrder
-from ml_pipeline.trading.accounts.ledger import Ledger
+from ml_pipeline.trading.accounts.ledger import Ledger, per_symbol
 
 Cause = Literal[
     "corrected_bar",
     "adjusted",
-    "margin_call",
     "missed_bar",
     "by_hand",
     "refused",
@@ -30,6 +29,7 @@ Cause = Literal[
     "delay",
     "fill_price",
     "costs",
+    "margin_call",
     "unexplained",
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
@@ -38,7 +38,6 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 MEANINGS: Mapping[Cause, str] = {
     "corrected_bar": "a bar was corrected after the decision; the backtest uses the corrected one",
     "adjusted": "a position changed without an order: a split, a transfer or the like",
-    "margin_call": "the backtest closed all positions for lack of margin; the broker did not",
     "missed_bar": "no decision, because the bar was late or missing, or the session waited",
     "by_hand": "a user requested a stop or the closing of all positions",
     "refused": "a guard refused the order, or closed all positions",
@@ -51,6 +50,7 @@ MEANINGS: Mapping[Cause, str] = {
     "delay": "the order was filled later than the open, at another price, or in a later bar",
     "fill_price": "the order was filled at the open, at another price than assumed",
     "costs": "fees, interest or borrowing costs differ from those assumed",
+    "margin_call": "the backtest closed all positions for lack of margin; the broker did not",
     "unexplained": "the records do not explain it",
 }
 LATE_AFTER_S = 5.0
@@ -67,7 +67,8 @@ class Deviation(NamedTuple):
     came without an order, or else the price; NaN: as assumed.
     delay_s: from the open of the fill's bar to the fill. closes: all positions were closed. quantity: the signed
     quantity that was filled or ordered, if it differs from the backtest's; NaN: as the backtest sizes it.
-    exit: of the position that a stop or target closes within the bar, not of the order.
+    exit: of the position that a stop or target closes within the bar, not of the order. base: the quantity without this
+    deviation, or the position that an adjustment found; NaN: unknown. in_proportion: see `AdjustedAccount`.
     """
 
     cause: Cause
@@ -79,13 +80,26 @@ class Deviation(NamedTuple):
     closes: bool = False
     quantity: float = np.nan
     exit: bool = False
+    base: float = np.nan
+    in_proportion: bool = False
+
+    def relative(self, quantity: float) -> tuple[float, float]:
+        """(share, more): how this deviation changes a quantity, so that it also fits an account of another size.
+
+        A part of `base` is the same part of any other quantity; what comes in addition is the same in number.
+        """
+        if np.isnan(self.base):
+            return 0.0, quantity
+        if self.base and (self.in_proportion or 0.0 <= quantity / self.base <= 1.0):
+            return quantity / self.base, 0.0
+        return 1.0, quantity - self.base
 
 
 def deviations_of(record: RecordedSession, backtest: SessionBacktest, rows: Ledger) -> list[Deviation]:
     """All deviations in the records, in order of bars. rows: the session's ledger, one row per bar."""
     orders = RecordedOrders(record, backtest)
     found = [
-        *_of_adjustments(record, orders),
+        *_of_adjustments(record, orders, rows),
         *_of_events(record, orders),
         *_of_refusals(record, orders),
         *_of_orders(record, backtest, orders),
@@ -121,7 +135,8 @@ _OF_EVENTS: Mapping[str, Cause] = {
 }
 
 
-def _of_adjustments(record: RecordedSession, orders: RecordedOrders) -> Iterable[Deviation]:
+def _of_adjustments(record: RecordedSession, orders: RecordedOrders, rows: Ledger) -> Iterable[Deviation]:
+    held = per_symbol(rows, "position")
     for each in record.adjustments:
         row, asset = orders.bar(each.bar), orders.asset(each.symbol)
         if not row:  # the first row is the account at the start
@@ -129,7 +144,9 @@ def _of_adjustments(record: RecordedSession, orders: RecordedOrders) -> Iterable
         if each.cash:
             yield Deviation("adjusted", row - 1, None, each.what, -each.cash)
         if asset is not None and each.quantity:
-            yield Deviation("adjusted", row - 1, asset, each.what, each.quantity)
+            had, by = float(held[row - 1, asset]), each.in_proportion
+            held[row - 1, asset] += each.quantity
+            yield Deviation("adjusted", row - 1, asset, each.what, each.quantity, base=had, in_proportion=by)
 
 
 def _of_events(record: RecordedSession, orders: RecordedOrders) -> Iterable[Deviation]:

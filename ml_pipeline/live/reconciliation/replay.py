@@ -30,11 +30,12 @@ class RealizedFills:
     """How the orders of a session ended, by the bar of their decision.
 
     skipped: bool (T - 1,), no decision was made. blocked: bool (T - 1, A), the order was not filled. closing: bool
-    (T - 1,), all positions were closed instead of a decision. prices, quantities, cost_rates: float64 (T - 1, A), of
-    the fills; quantities are signed, costs a fraction of the value traded, NaN means as assumed. exits, exit_prices,
-    exit_cost_rates: the same of exits within the bar. charges: float64 (T - 1,), money charged in addition to what is
-    assumed. added: float64 (T - 1, A), quantities that came without an order before those of the bar. uncalled: bool
-    (T - 1,), the broker made no margin call.
+    (T - 1,), all positions were closed instead of a decision. prices, quantities, shares, cost_rates: float64
+    (T - 1, A), of the fills; quantities are signed, shares the part of the backtest's own fill that is added to them,
+    costs a fraction of the value traded, NaN means as assumed. exits, exit_shares, exit_prices, exit_cost_rates: the
+    same of exits within the bar. charges: float64 (T - 1,), money charged in addition to what is assumed. kept, added:
+    float64 (T - 1, A), before the orders of the bar, a position is multiplied by `kept` and increased by `added`.
+    uncalled: bool (T - 1,), the broker made no margin call.
     """
 
     skipped: NDArray[np.bool_]
@@ -42,11 +43,14 @@ class RealizedFills:
     closing: NDArray[np.bool_]
     prices: FloatArray
     quantities: FloatArray
+    shares: FloatArray
     cost_rates: FloatArray
     exits: FloatArray
+    exit_shares: FloatArray
     exit_prices: FloatArray
     exit_cost_rates: FloatArray
     charges: FloatArray
+    kept: FloatArray
     added: FloatArray
     uncalled: NDArray[np.bool_]
 
@@ -60,14 +64,22 @@ class RealizedFills:
             closing=np.zeros(rows, dtype=bool),
             prices=np.full(table, np.nan),
             quantities=np.full(table, np.nan),
+            shares=np.zeros(table),
             cost_rates=np.full(table, np.nan),
             exits=np.full(table, np.nan),
+            exit_shares=np.zeros(table),
             exit_prices=np.full(table, np.nan),
             exit_cost_rates=np.full(table, np.nan),
             charges=np.zeros(rows),
+            kept=np.ones(table),
             added=np.zeros(table),
             uncalled=np.zeros(rows, dtype=bool),
         )
+
+    def held(self, bar: int, holdings: list[float]) -> list[float]:
+        """The positions after adjustments at this bar, (A,)."""
+        kept, added = self.kept[bar].tolist(), self.added[bar].tolist()
+        return [part * had + more for part, had, more in zip(kept, holdings, added, strict=True)]
 
 
 class ReplayAccount(PlainAccount):
@@ -92,10 +104,11 @@ class ReplayAccount(PlainAccount):
             super().step(bar, weights, may_trade, closing=closing)
             return
         tables = (realized.exits, realized.exit_cost_rates, realized.exit_prices)
-        exits = Overrides(*(table[bar].tolist() for table in tables))
+        exits = Overrides(*(table[bar].tolist() for table in tables), shares=realized.exit_shares[bar].tolist())
         tables = (realized.quantities, realized.cost_rates, realized.prices)
-        self.overrides = Overrides(*(table[bar].tolist() for table in tables))._replace(exits=exits)
-        self.holdings[:] = [held + more for held, more in zip(self.holdings, realized.added[bar].tolist(), strict=True)]
+        shares = realized.shares[bar].tolist()
+        self.overrides = Overrides(*(table[bar].tolist() for table in tables), exits=exits, shares=shares)
+        self.holdings[:] = realized.held(bar, self.holdings)
         both = self._terms, self._closing_terms
         if realized.uncalled[bar]:
             self._terms, self._closing_terms = (terms._replace(maintenance=_NO_MAINTENANCE) for terms in both)

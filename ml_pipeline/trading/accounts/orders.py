@@ -120,14 +120,16 @@ class Overrides(NamedTuple):
     """Fills of the orders of one bar at a broker, one number per asset; NaN: as the kernel assumes. Only for floats.
 
     quantities: signed quantities filled. cost_rates: all costs as a fraction of the value traded. prices: of the fills;
-    orders are sized before they apply. exits: the same of exits within the bar. To override whether orders were filled,
-    pass other ones to the step.
+    orders are sized before they apply. exits: the same of exits within the bar, which close at most what is held. To
+    override whether orders were filled, pass other ones to the step. shares: the part of the kernel's own fill that is
+    added to `quantities`; None: nothing.
     """
 
     quantities: Sequence[float]
     cost_rates: Sequence[float]
     prices: Sequence[float]
     exits: "Overrides | None" = None
+    shares: Sequence[float] | None = None
 
 
 def override_fills(  # noqa: PLR0917  # as `fill_orders`
@@ -138,10 +140,12 @@ def override_fills(  # noqa: PLR0917  # as `fill_orders`
     half_spreads: Sequence[float],
     terms: Terms,
     filled: MutableSequence[float],
+    held: Sequence[float] | None = None,
 ) -> tuple[float, float]:
     """Replace the kernel's fills with the broker's, `filled` and `prices` in place; returns (cash, costs).
 
-    The fixed fee is paid once per order that is filled, whatever its quantity.
+    The fixed fee is paid once per order that is filled, whatever its quantity. held: positions that fills only close;
+    None: any fill.
 
     >>> filled = [2.0]  # the kernel bought two at 50; the broker filled one, at a cost of 1 % instead of none
     >>> override_fills(Overrides([1.0], [0.01], [math.nan]), 0.0, 0.0, [50.0], [0.0], Terms(0.0, 0.0), filled), filled
@@ -152,7 +156,10 @@ def override_fills(  # noqa: PLR0917  # as `fill_orders`
     for i, (quantity, cost_rate, price) in enumerate(zip(*overrides[:3], strict=True)):
         if not (math.isnan(quantity) and math.isnan(price)):
             value, paid = filled[i] * prices[i], _whole_cost_of(filled[i], prices[i], half_spreads[i], terms)
-            filled[i] = filled[i] if math.isnan(quantity) else quantity
+            if not math.isnan(quantity):
+                filled[i] = quantity if overrides.shares is None else quantity + overrides.shares[i] * filled[i]
+                if held is not None:
+                    filled[i] = min(max(filled[i], min(-held[i], 0.0)), max(-held[i], 0.0))
             prices[i] = prices[i] if math.isnan(price) else price
             saved = paid - _whole_cost_of(filled[i], prices[i], half_spreads[i], terms)
             cash, costs = cash + value - filled[i] * prices[i] + saved, costs - saved

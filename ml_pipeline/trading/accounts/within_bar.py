@@ -148,7 +148,7 @@ def stepping_within(
         )
         if overrides is not None:
             cash, paid = override_fills(
-                overrides.exits, cash, paid, book.exit_prices, bar.half_spreads, terms, book.exited
+                overrides.exits, cash, paid, book.exit_prices, bar.half_spreads, terms, book.exited, book.holdings
             )
         costs = costs + paid
         for i in range(n_assets):
