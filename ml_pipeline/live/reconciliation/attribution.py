@@ -109,7 +109,7 @@ class _Explained(NamedTuple):
             if each.cause == "adjusted" and each.asset is None:
                 realized.charges[bar] += each.value
                 continue
-            if each.cause == "adjusted":
+            if each.cause == "adjusted" and np.isnan(each.quantity):
                 share, more = each.relative(each.base + each.value)
                 realized.kept[bar, assets] *= share
                 realized.added[bar, assets] = share * realized.added[bar, assets] + more
@@ -253,7 +253,8 @@ class _Walk:
         for a in others:
             order, quantity = self._orders.get(Place(k, a)), float(self._filled[k + 1, a])
             ordered, price = 0.0 if order is None else order.quantity, self._prices.get(Place(k, a), np.nan)
-            if sized is not None and max(abs(quantity - ordered), abs(ordered - sized[a])) < _LARGEST_STEP:
+            rounded_by = max(abs(quantity - ordered), 0.0 if sized is None else abs(ordered - sized[a]))
+            if sized is not None and rounded_by < self._largest_step(k, a):
                 if not _is_same(sized[a], filled[a]):
                     evidence = f"sized to {sized[a]:g} with the cash at the close"
                     found.append(Deviation("sized_before_fill", k, a, evidence, price, quantity=sized[a]))
@@ -298,6 +299,12 @@ class _Walk:
                 evidence = f"costs {own.costs:.6g}, assumed {costs:.6g}"
                 found.append(Deviation("costs", k, a, evidence, own.costs / traded, exit=True))
         return found
+
+    def _largest_step(self, k: int, a: int) -> float:
+        """The largest rounding of an order of bar k: a share or lot, as many shares as it is after all splits."""
+        units, lot = self._backtest.record.units, self._backtest.record.rules.lot_size
+        unit = 1.0 if units is None else float(units[self._backtest.first + k, a])
+        return _LARGEST_STEP if unit == 1.0 else max(_LARGEST_STEP, lot) * unit
 
     @property
     def _sizes_at_fill(self) -> bool:
@@ -401,7 +408,7 @@ class _Probe:
             if (a in named or None in named) and (gained[a] or env.outcome[a] != outcome[a]):
                 self.worth[k, a] = float(gained[a])
         for each in own:
-            if each.cause == "adjusted" and each.asset is not None:
+            if each.cause == "adjusted" and each.asset is not None and np.isnan(each.quantity):
                 a, price = each.asset, env.account.closes[each.asset]
                 share, more = each.relative(each.base + each.value)
                 came, held[a] = (share - 1.0) * held[a] + more, share * held[a] + more

@@ -194,12 +194,21 @@ def _of_orders(record: RecordedSession, backtest: SessionBacktest, orders: Recor
         ordered = _quantity_of(order, update)
         rest_ended = status in {"canceled", "expired"}  # the only sign of a partial fill if the broker sizes orders
         is_part = status != "filled" and ordered and in_time.quantity / ordered < 1 - _ROUNDING
+        is_part |= _splits(record, backtest, place)
         is_fee = not record.sizes_at_fill and _is_paid_in_kind(ordered, in_time)
         if place in orders.waited or rest_ended or is_part or is_fee:
             evidence = f"{in_time.quantity:g} of about {ordered:g}"
             evidence += ", since the fee was taken from what was bought" if is_fee else ""
             price = prices.get(place, np.nan)
             yield Deviation("partial_fill", *place, evidence, price, quantity=in_time.quantity)
+
+
+def _splits(record: RecordedSession, backtest: SessionBacktest, place: Place) -> bool:
+    """Whether the symbol split between the decision and the fill, so that the order was for another part of shares."""
+    if record.units is None or record.sizes_at_fill:
+        return False
+    decided, filled = record.units[backtest.first + place.bar : backtest.first + place.bar + 2, place.asset]
+    return bool(decided != filled)
 
 
 def _is_paid_in_kind(ordered: float, fills: OrderFills) -> bool:

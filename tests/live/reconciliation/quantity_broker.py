@@ -23,9 +23,15 @@ from ml_pipeline.live.brokers.broker import (
 from ml_pipeline.trading.market.bar_set import BarSet
 
 
+SPLIT_AT = np.datetime64("2024-03-04T23:30", "ns")
+"""The first bar at half the price."""
+_BAR = np.timedelta64(5, "m")
+
+
 class Faults(NamedTuple):
     """Rates from 0 to 1 of what goes wrong; slip: of the price; fee: money per fill; charge: money per charged bar.
-    moved: of bars at whose close money and shares come or go without an order."""
+    moved: of bars at whose close money and shares come or go without an order. split: bars from `SPLIT_AT` to the one
+    before which the first symbol splits 2 for 1; None: no split."""
 
     part: float = 0.0
     reject: float = 0.0
@@ -36,6 +42,7 @@ class Faults(NamedTuple):
     slip: float = 0.0
     fee: float = 0.0
     charge: float = 0.0
+    split: int | None = None
     seed: int = 0
 
 
@@ -53,7 +60,7 @@ class QuantityBroker:
         self._orders: dict[str, tuple[OrderRequest, OrderUpdate]] = {}
         self._events: list[BrokerEvent] = []
         self._now = np.datetime64("2000-01-01", "ns")
-        self._away = 0
+        self._away, self._has_split = 0, False
 
     def account(self) -> AccountState:
         self._answer()
@@ -83,7 +90,10 @@ class QuantityBroker:
     def market_closed_bar(self, bars: BarSet) -> None:
         if bars.closed_at <= self._now:
             return
-        self._now = bars.time
+        self._now, late = bars.time, self.faults.split
+        if late is not None and bars.time >= SPLIT_AT + late * _BAR and not self._has_split:
+            self._has_split = True
+            self._adjust("split", self.symbols[0], self._held[self.symbols[0]], 0.0, "split")
         for order, update in list(self._orders.values()):
             if update.status not in ENDED and not self._meets("late", f"{order.client_order_id}{bars.time}"):
                 self._fill(order, update, bars)
@@ -133,11 +143,11 @@ class QuantityBroker:
         self._held[order.symbol] += quantity
         self._note(order, "filled" if quantity == rest else "partly_filled", update.filled_quantity + quantity)
 
-    def _adjust(self, name: str, symbol: str, quantity: Decimal, cash: float) -> None:
+    def _adjust(self, name: str, symbol: str, quantity: Decimal, cash: float, kind: Any = "transfer") -> None:
         self._cash += cash
         if symbol:
             self._held[symbol] += quantity
-        self._events.append(Adjustment(name, "transfer", symbol, quantity, cash, "", self._now))
+        self._events.append(Adjustment(name, kind, symbol, quantity, cash, "", self._now))
 
     def _note(self, order: OrderRequest, status: Any, filled: Decimal) -> None:
         update = OrderUpdate(order.client_order_id, order.symbol, status, order.quantity, filled, self._now, status)
