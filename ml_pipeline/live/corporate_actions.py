@@ -65,8 +65,9 @@ def price_factors(journal: Journal, symbols: Sequence[str], bars: Sequence[BarSe
     factors = np.ones((len(bars), len(symbols)))
     for before, split in journal.corporate_actions():
         if split.factor != 1.0 and split.symbol in symbols:
-            earlier = [number < before and each.time < split.begins for number, each in enumerate(bars)]
-            factors[earlier, list(symbols).index(split.symbol)] *= split.factor
+            a = list(symbols).index(split.symbol)
+            for number, each in enumerate(bars[:before]):
+                factors[number, a] *= split.factor if each.time < split.begins else 1.0
     return factors
 
 

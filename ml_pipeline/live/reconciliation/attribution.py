@@ -106,13 +106,8 @@ class _Explained(NamedTuple):
                 continue
             bar = each.bar + offset
             assets = slice(None) if each.asset is None else each.asset
-            if each.cause == "adjusted" and each.asset is None:
-                realized.charges[bar] += each.value
-                continue
-            if each.cause == "adjusted" and np.isnan(each.quantity):
-                share, more = each.relative(each.base + each.value)
-                realized.kept[bar, assets] *= share
-                realized.added[bar, assets] = share * realized.added[bar, assets] + more
+            if each.adjusts:
+                _adjust(each, realized, bar)
                 continue
             if each.exit:
                 _exit(each, realized, bar)
@@ -134,6 +129,15 @@ class _Explained(NamedTuple):
                 realized.cost_rates[bar, assets] = each.value
             elif not np.isnan(each.value):
                 realized.prices[bar, assets] = each.value
+
+
+def _adjust(each: Deviation, realized: RealizedFills, bar: int) -> None:
+    if each.asset is None:
+        realized.charges[bar] += each.value
+        return
+    share, more = each.relative(each.base + each.value)
+    realized.kept[bar, each.asset] *= share
+    realized.added[bar, each.asset] = share * realized.added[bar, each.asset] + more
 
 
 def _exit(each: Deviation, realized: RealizedFills, bar: int) -> None:
@@ -408,7 +412,7 @@ class _Probe:
             if (a in named or None in named) and (gained[a] or env.outcome[a] != outcome[a]):
                 self.worth[k, a] = float(gained[a])
         for each in own:
-            if each.cause == "adjusted" and each.asset is not None and np.isnan(each.quantity):
+            if each.adjusts and each.asset is not None:
                 a, price = each.asset, env.account.closes[each.asset]
                 share, more = each.relative(each.base + each.value)
                 came, held[a] = (share - 1.0) * held[a] + more, share * held[a] + more

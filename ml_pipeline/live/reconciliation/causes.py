@@ -83,6 +83,11 @@ class Deviation(NamedTuple):
     base: float = np.nan
     in_proportion: bool = False
 
+    @property
+    def adjusts(self) -> bool:
+        """Whether it changed the account itself, not the quantity of an order that shares the account."""
+        return self.cause == "adjusted" and bool(np.isnan(self.quantity))
+
     def relative(self, quantity: float) -> tuple[float, float]:
         """(share, more): how this deviation changes a quantity, so that it also fits an account of another size.
 
@@ -194,9 +199,9 @@ def _of_orders(record: RecordedSession, backtest: SessionBacktest, orders: Recor
         ordered = _quantity_of(order, update)
         rest_ended = status in {"canceled", "expired"}  # the only sign of a partial fill if the broker sizes orders
         is_part = status != "filled" and ordered and in_time.quantity / ordered < 1 - _ROUNDING
-        is_part |= _splits(record, backtest, place)
+        is_other = _splits(record, backtest, place)
         is_fee = not record.sizes_at_fill and _is_paid_in_kind(ordered, in_time)
-        if place in orders.waited or rest_ended or is_part or is_fee:
+        if place in orders.waited or rest_ended or is_part or is_other or is_fee:
             evidence = f"{in_time.quantity:g} of about {ordered:g}"
             evidence += ", since the fee was taken from what was bought" if is_fee else ""
             price = prices.get(place, np.nan)

@@ -104,10 +104,11 @@ class ReplayAccount(PlainAccount):
             super().step(bar, weights, may_trade, closing=closing)
             return
         tables = (realized.exits, realized.exit_cost_rates, realized.exit_prices)
-        exits = Overrides(*(table[bar].tolist() for table in tables), shares=realized.exit_shares[bar].tolist())
+        exits = Overrides(*(table[bar].tolist() for table in tables))
+        exits = exits._replace(shares=realized.exit_shares[bar].tolist())
         tables = (realized.quantities, realized.cost_rates, realized.prices)
-        shares = realized.shares[bar].tolist()
-        self.overrides = Overrides(*(table[bar].tolist() for table in tables), exits=exits, shares=shares)
+        fills = Overrides(*(table[bar].tolist() for table in tables))
+        self.overrides = fills._replace(exits=exits, shares=realized.shares[bar].tolist())
         self.holdings[:] = realized.held(bar, self.holdings)
         both = self._terms, self._closing_terms
         if realized.uncalled[bar]:

@@ -111,11 +111,12 @@ def _adjustments(record: RecordedSession, ledger: Ledger, units: FloatArray, uni
     for each in record.adjustments:
         quantity = each.quantity * unit(each.bar, each.symbol)
         row = rows.get(each.bar.astype("datetime64[ns]").astype(np.int64).item(), 0)
-        if each.kind == "split" and each.symbol in symbols and row:
+        is_split = each.kind == "split" and each.symbol in symbols and row > 0
+        if is_split:
             left[row, each.symbol] += quantity
             said[row, each.symbol] = each.what
-            each, quantity = each._replace(symbol=""), 0.0  # its cash, for fractions of shares
-        found.append(each._replace(quantity=quantity))
+        # What is left of a split itself is its cash, for fractions of shares.
+        found.append(each._replace(symbol="", quantity=0.0) if is_split else each._replace(quantity=quantity))
     held = per_symbol(record.ledger, "position")
     for row, a in zip(*np.nonzero(np.diff(units, axis=0)), strict=True):
         left[row + 1, symbols[a]] += float((units[row + 1, a] - units[row, a]) * held[row, a])

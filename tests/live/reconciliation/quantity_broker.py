@@ -22,7 +22,6 @@ from ml_pipeline.live.brokers.broker import (
 )
 from ml_pipeline.trading.market.bar_set import BarSet
 
-
 SPLIT_AT = np.datetime64("2024-03-04T23:30", "ns")
 """The first bar at half the price."""
 _BAR = np.timedelta64(5, "m")
