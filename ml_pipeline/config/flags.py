@@ -168,7 +168,7 @@ def _as_words(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
 def _unchecked(group: type, hints: dict[str, Any]) -> type:
     """A copy of the group without range checks, because its values are still words. No flag takes a function."""
     typed = {name: hints[name] for name in IN_TEXT if name in group.__annotations__}
-    changed = {"__post_init__": lambda self: None, "__annotations__": typed}
+    changed = {"__post_init__": lambda self, *_: None, "__annotations__": typed}
     return type(group.__name__, (group,), changed)
 
 

@@ -4,7 +4,8 @@ The sentence below each field is the help of its flag.
 """
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import MISSING, InitVar, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from ml_pipeline.config.checks import (
@@ -16,6 +17,7 @@ from ml_pipeline.config.checks import (
     is_plain,
 )
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.policy_kwargs import policy_settings
 from ml_pipeline.config.settings import SCHEDULED, Network, Scheduled, by_name, spelled_out
 
 Schedule = Literal["constant", "linear", "cosine"]
@@ -34,6 +36,9 @@ class PPOConfig:
     Stable-Baselines3. Checkpoints and config.yaml hold only the name of a function: pass it again when you resume.
     `network` may be a function too. If it can be imported from a module, the setting becomes its name, such as
     "my_networks:small", and nothing needs to be passed again.
+    policy_kwargs: those of Stable-Baselines3's PPO, in place of the settings that mean the same, such as
+    {"net_arch": [64, 64], "activation_fn": torch.nn.ReLU}; it has features_extractor_class and its kwargs,
+    share_features_extractor, net_arch, activation_fn, ortho_init and log_std_init.
 
     Raises UserError, in one sentence, if a value is out of range.
 
@@ -188,9 +193,13 @@ class PPOConfig:
     """Number of chunks into which each minibatch is divided, so that threads and processes compute their gradients in
     parallel; none: up to 8 for large networks, otherwise 1."""
 
-    def __post_init__(self) -> None:
-        network = by_name(self.network) if callable(self.network) else self.network
-        for name, value in spelled_out({**vars(self), "network": network}).items():
+    policy_kwargs: InitVar[Mapping[str, Any] | None] = None
+
+    def __post_init__(self, policy_kwargs: Mapping[str, Any] | None) -> None:
+        given = {**vars(self), **self._translated(policy_kwargs or {})}
+        if callable(given["network"]):
+            given["network"] = by_name(given["network"])
+        for name, value in spelled_out(given).items():
             object.__setattr__(self, name, value)
         for name in ("n_steps", "minibatch_size", "n_epochs", "memory_size"):
             check_count(name, getattr(self, name))
@@ -229,6 +238,15 @@ class PPOConfig:
                 f"sde_sample_freq is {self.sde_sample_freq}, but use_sde is off; switch it on, or leave "
                 "sde_sample_freq out."
             )
+
+    def _translated(self, policy_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings in `policy_kwargs`. Raises UserError if one of them is given by its own name too."""
+        settings = policy_settings(policy_kwargs)
+        usual = {each.name: each.default for each in fields(self) if each.default is not MISSING}
+        for name, value in settings.items():
+            if (ours := getattr(self, name)) and ours != usual.get(name):
+                raise UserError(f"{name} is {ours}, but policy_kwargs has {value} for it; keep one of the two.")
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
 
     def _check_scheduled(self) -> None:
         for name in SCHEDULED:

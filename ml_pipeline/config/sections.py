@@ -16,6 +16,7 @@ from typing import Any
 from ml_pipeline.config.algorithms import ALGORITHMS, OWN
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.familiar_names import familiar_name, meant_setting
+from ml_pipeline.config.policy_kwargs import policy_settings
 
 Flat = dict[str, Any]
 Reader = Callable[[Any, Path], Flat]
@@ -47,7 +48,12 @@ def flatten_sections(content: Mapping[Any, Any], sections: Mapping[str, Reader],
     """
     flat: Flat = {}
     if _names_another(content):
-        sections = {**sections, "kwargs": _kwargs_of_another, "training": _training_of_another}
+        sections = {
+            **sections,
+            "kwargs": _kwargs_of_another,
+            "policy_kwargs": lambda value, source: _kwargs_of_another({"policy_kwargs": value}, source),
+            "training": _training_of_another,
+        }
     for key, value in content.items():
         if key not in _WITHOUT_EFFECT:
             add(flat, sections[key](value, source) if key in sections else {str(key): value}, source)
@@ -190,30 +196,11 @@ def _learning_rate(value: Any, source: Path) -> Flat:
     return {"learning_rate": value["initial_value"], "learning_rate_schedule": value["type"]}
 
 
-def _net_arch(value: Any, source: Path) -> Flat:
-    """[64, 64], {"pi": [64, 64], "vf": [64, 64]}, or the latter in a list, as in older versions."""
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
-        value = value[0]
-    if not isinstance(value, Mapping):
-        return {"hidden_sizes": value}
-    if set(value) != {"pi", "vf"}:
-        raise UserError(f"{source}: net_arch must give the layers of pi and of vf, but got {dict(value)}.")
-    own = {} if value["pi"] == value["vf"] else {"value_hidden_sizes": value["vf"]}
-    return {"hidden_sizes": value["pi"], **own}
+def _policy_kwargs(value: Any, source: Path) -> Flat:
+    content, source = _content("policy_kwargs", value, source)
+    return policy_settings(content, str(source))
 
 
-def _activation(value: Any, source: Path) -> Flat:
-    """tanh, Tanh, nn.Tanh or torch.nn.Tanh."""
-    name = str(value).rpartition(".")[2].lower()
-    return {"activation": "leaky_relu" if name == "leakyrelu" else name}
-
-
-_POLICY_KWARGS: dict[str, Reader] = {
-    "net_arch": _net_arch,
-    "activation_fn": _activation,
-    "ortho_init": same("ortho_init"),
-    "log_std_init": same("log_std_init"),
-}
 _AGENT_KWARGS: dict[str, Reader] = {
     **{
         name: same(name)
@@ -226,7 +213,7 @@ _AGENT_KWARGS: dict[str, Reader] = {
     "learning_rate": _learning_rate,
     "batch_size": same("minibatch_size"),
     "normalize_advantage": same("normalize_advantages"),
-    "policy_kwargs": section("policy_kwargs", _POLICY_KWARGS),
+    "policy_kwargs": _policy_kwargs,
     "rollout_buffer_class": only("rollout_buffer_class", None),
     "rollout_buffer_kwargs": only("rollout_buffer_kwargs", None, {}),
 }  # fmt: skip
@@ -274,10 +261,7 @@ def _kwargs_of_another(value: Any, source: Path) -> Flat:
         elif key in _OF_ANY:
             add(flat, _AGENT_KWARGS[key](inner, source), source)
         elif key == "policy_kwargs" and isinstance(inner, Mapping) and set(inner) <= {"net_arch", "activation_fn"}:
-            more = {
-                name: each for part in inner.items() for name, each in _POLICY_KWARGS[part[0]](part[1], source).items()
-            }
-            add(flat, more, source)
+            add(flat, policy_settings(inner, str(source)), source)
         else:
             own[str(key)] = _number_in(inner)
     return {**flat, "algorithm_kwargs": own} if own else flat
@@ -334,6 +318,7 @@ AGENT_SECTIONS: dict[str, Reader] = {
     "algo": _AGENT["algo"],
     "algorithm": _algorithm,
     "kwargs": _AGENT["kwargs"],
+    "policy_kwargs": _policy_kwargs,
     "agent_config": _agent,
     "training": section("training", _TRAINING, ignored=_WITHOUT_EFFECT_IN_KWARGS - {*_TRAINING}),
     "logging": section("logging", _LOGGING),

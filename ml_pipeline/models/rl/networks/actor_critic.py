@@ -31,7 +31,7 @@ class NetworkConfig(NamedTuple):
     """The settings of `PPOConfig` that describe the network.
 
     memory: None means no memory. value_hidden_sizes: layers of the critic; None means hidden_sizes.
-    normalized: whether the network gets normalized numbers.
+    normalized: whether the network gets normalized numbers. orthogonal: see `UserNetwork`.
     """
 
     hidden_sizes: Sequence[int]
@@ -46,6 +46,7 @@ class NetworkConfig(NamedTuple):
     network_kwargs: Mapping[str, Any] = {}
     normalized: bool = False
     use_sde: bool = False
+    orthogonal: bool = True
 
     @classmethod
     def of_config(cls, config: PPOConfig) -> Self:
@@ -64,6 +65,7 @@ class NetworkConfig(NamedTuple):
             config.network_kwargs,
             config.normalize_obs,
             config.use_sde,
+            config.ortho_init,
         )
 
 
@@ -308,7 +310,14 @@ def _inputs_for(
 ) -> "_Inputs | UserNetwork":
     if config.network is None:
         return _Inputs(layout, config, generator)
-    return UserNetwork(config.network, config.network_kwargs, layout, normalized=config.normalized, generator=generator)
+    return UserNetwork(
+        config.network,
+        config.network_kwargs,
+        layout,
+        normalized=config.normalized,
+        orthogonal=config.orthogonal,
+        generator=generator,
+    )
 
 
 class _Inputs(nn.Module):

@@ -7,6 +7,7 @@ before training. B samples, D observation size.
 import copy
 import inspect
 import json
+import math
 import random
 import threading
 import warnings
@@ -51,11 +52,13 @@ class UserNetwork(nn.Module):
         layout: ObservationLayout,
         *,
         normalized: bool,
+        orthogonal: bool = True,
         generator: torch.Generator,
     ) -> None:
         """function: takes the space and `kwargs`; or its name, "module:function".
 
-        normalized: whether numbers come normalized. generator: draws the seed of the module's own initial weights.
+        normalized: whether numbers come normalized. orthogonal: whether an extractor of Stable-Baselines3 gets
+        orthogonal weights, as there. generator: draws the seed of the module's own initial weights.
         Raises UserError if the function or its module cannot be used.
         """
         super().__init__()
@@ -68,6 +71,8 @@ class UserNetwork(nn.Module):
             np.random.seed(seed)  # what a user's module may draw from
             torch.default_generator.manual_seed(seed)
             self.module = self._made(function, kwargs)
+            if orthogonal and _is_extractor(self.module):
+                _make_orthogonal(self.module)
             self._writes = False
             self.widths = self._try_out()
 
@@ -265,6 +270,19 @@ def _read(space: spaces.Space, observations: Tensor, start: int) -> tuple[Seen, 
         return columns.reshape(-1, channels, height, width).float() / 255.0, end
     is_vector = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
     return (columns if is_vector else columns.reshape(-1, *space.shape)), end  # type: ignore[misc]
+
+
+def _is_extractor(module: nn.Module) -> bool:
+    return any(kind.__module__.startswith("stable_baselines3.") for kind in type(module).__mro__)
+
+
+def _make_orthogonal(module: nn.Module) -> None:
+    """As `ActorCriticPolicy` of Stable-Baselines3 does with its extractor."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def _differs_in_evaluation(part: nn.Module) -> bool:
