@@ -57,7 +57,7 @@ KINDS = {
     "masked": (MASKED, spaces.MultiDiscrete([3, 2]), {}),
     "image": (SEEN["eye"], spaces.Discrete(3), {}),
     "image, own encoders": (SEEN["eye"], spaces.Discrete(3), {"share_encoder": False}),
-    "user's network": (SEEN, MIXED, {"network": branches, "hidden_sizes": (), "memory": "gru", "memory_size": 4}),
+    "user's network": (SEEN, MIXED, {"network": branches, "memory": "gru", "memory_size": 4}),
     "mixed, image, gru": (SEEN, MIXED, {"memory": "gru", "memory_size": 4}),
     "lstm, masked, shared": (MASKED, spaces.Discrete(5), {"memory": "lstm", "memory_size": 4, "share_layers": True}),
 }

@@ -6,24 +6,32 @@ from rollout to rollout, time limits, schedules and the state of Adam do. One di
 """
 
 import itertools
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
+from torch import nn
 
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.core.vec_env import SerialEnv
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.distributions import choices_of
+from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.runtime.seeding import random_generator
 
 sb3 = pytest.importorskip("stable_baselines3", reason="pip install stable-baselines3")
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 from stable_baselines3.common.logger import Logger  # noqa: E402
 from stable_baselines3.common.monitor import Monitor  # noqa: E402
+from stable_baselines3.common.torch_layers import (  # noqa: E402
+    BaseFeaturesExtractor,
+    CombinedExtractor,
+    NatureCNN,
+)
 from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
 
 N_STEPS, NUM_ENVS, N_ROLLOUTS, SEED = 64, 4, 8, 5
@@ -50,13 +58,12 @@ CONFIG = PPOConfig(
 def test_episodes_and_weights_of_a_whole_training_are_theirs(env_id, settings, monkeypatch):
     if env_id == "LunarLander-v3":
         pytest.importorskip("Box2D", reason="pip install 'gymnasium[box2d]'")
-    ours, config = Episodes(), replace(CONFIG, **settings)
-    envs = SerialEnv([lambda: gymnasium.make(env_id, max_episode_steps=TIME_LIMIT)] * NUM_ENVS)
-    with envs, PPOTrainer(envs, config, total_timesteps=TOTAL_STEPS, seed=SEED, sink=ours) as trainer:
-        weights = weights_of(trainer.policy.network)
-        first = [weight.detach().clone() for weight in weights]
-        their_weights, theirs = learned_by_them(env_id, first, config, trainer.policy.distribution, monkeypatch)
-        trainer.train(progress=False)
+    ours, theirs = both_trained(
+        lambda: gymnasium.make(env_id, max_episode_steps=TIME_LIMIT),
+        replace(CONFIG, **settings),
+        {"net_arch": [16, 16]},
+        monkeypatch,
+    )
     lengths = [length for _, length, _ in ours.ended]
     assert lengths.count(TIME_LIMIT) > 20
     assert (
@@ -66,17 +73,117 @@ def test_episodes_and_weights_of_a_whole_training_are_theirs(env_id, settings, m
     assert [episode[2] for episode in ours.ended] == pytest.approx(
         [episode[2] for episode in theirs], rel=1e-3, abs=1e-4
     )
-    before, after, expected = map(in_one_vector, (first, weights, their_weights))
+
+
+def both_trained(make_env, config, policy_kwargs, monkeypatch):
+    """Our episodes and theirs, after both have learned the same weights."""
+    ours = Episodes()
+    envs = SerialEnv([make_env] * NUM_ENVS)
+    with envs, PPOTrainer(envs, config, total_timesteps=TOTAL_STEPS, seed=SEED, sink=ours) as trainer:
+        weights = weights_of(trainer.policy.network)
+        first = [weight.detach().clone() for weight in weights]
+        distribution = trainer.policy.distribution
+        theirs, episodes = learned_by_them(make_env, first, config, policy_kwargs, distribution, monkeypatch)
+        trainer.train(progress=False)
+    before, after, expected = map(in_one_vector, (first, weights, theirs))
     assert (expected - before).abs().max() > 1e-2
     torch.testing.assert_close(after, expected, rtol=0, atol=1e-5)  # 3e-7 on a Zen 4; other processors round otherwise
+    return ours, episodes
+
+
+class Sight(gymnasium.Env):
+    """A pixel to follow, in one picture, or with numbers beside it."""
+
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, with_numbers):
+        picture, numbers = spaces.Box(0, 255, (36, 36, 1), np.uint8), spaces.Box(-1, 1, (3,))
+        self.observation_space = spaces.Dict(numbers=numbers, picture=picture) if with_numbers else picture
+
+    def _seen(self):
+        picture = np.zeros((36, 36, 1), np.uint8)
+        picture[4 * self.place : 4 * self.place + 4] = 255
+        if not isinstance(self.observation_space, spaces.Dict):
+            return picture
+        return {"numbers": self.np_random.uniform(-1, 1, 3).astype(np.float32), "picture": picture}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.t = int(self.np_random.integers(9)), 0
+        return self._seen(), {}
+
+    def step(self, action):
+        self.t += 1
+        reward = float(action == self.place % 3)
+        self.place = int(self.np_random.integers(9))
+        return self._seen(), reward, self.t == 17, False, {}
+
+
+class ThreeLayers(BaseFeaturesExtractor):
+    """As written for Stable-Baselines3."""
+
+    def __init__(self, observation_space, features_dim=12):
+        super().__init__(observation_space, features_dim)
+        sizes = (observation_space.shape[0], 16, 16, features_dim)
+        self.layers = nn.Sequential(
+            *(nn.Sequential(nn.Linear(n, m), nn.LayerNorm(m), nn.ReLU()) for n, m in itertools.pairwise(sizes))
+        )
+
+    def forward(self, observations):
+        return self.layers(observations)
+
+
+EXTRACTORS = {
+    "convolutions": (
+        lambda: Sight(False),
+        {"features_extractor_class": NatureCNN, "features_extractor_kwargs": {"features_dim": 16}},
+    ),
+    "two branches": (
+        lambda: Sight(True),
+        {
+            "features_extractor_class": CombinedExtractor,
+            "features_extractor_kwargs": {"cnn_output_dim": 16},
+            "net_arch": [16],
+            "activation_fn": nn.ReLU,
+        },
+    ),
+    "three layers with norms": (
+        lambda: gymnasium.make("CartPole-v1", max_episode_steps=TIME_LIMIT),
+        {"features_extractor_class": ThreeLayers, "net_arch": {"pi": [16], "vf": [8, 8]}},
+    ),
+    "one extractor each": (
+        lambda: gymnasium.make("CartPole-v1", max_episode_steps=TIME_LIMIT),
+        {"features_extractor_class": ThreeLayers, "net_arch": [8], "share_features_extractor": False},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:You have specified a mini-batch size")
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_weights_of_a_whole_training_under_their_extractor_are_theirs(name, monkeypatch):
+    make_env, policy_kwargs = EXTRACTORS[name]
+    settings = {each.name: getattr(CONFIG, each.name) for each in fields(CONFIG) if each.name != "hidden_sizes"}
+    config = PPOConfig(**settings, policy_kwargs=policy_kwargs)
+    ours, theirs = both_trained(make_env, config, policy_kwargs, monkeypatch)
+    assert [episode[:2] for episode in ours.ended] == [episode[:2] for episode in theirs]
+
+
+@pytest.mark.parametrize("ortho_init", [True, False])
+def test_their_extractors_begin_orthogonal_where_theirs_do(ortho_init):
+    config = PPOConfig(policy_kwargs={"features_extractor_class": ThreeLayers, "ortho_init": ortho_init})
+    policy = Policy(spaces.Box(-1, 1, (20,)), spaces.Discrete(2), config)
+    weight, bias = policy.user_network.module.layers[1][0].parameters()
+    assert torch.allclose(weight @ weight.T, 2.0 * torch.eye(16), atol=1e-5) == ortho_init
+    assert (bias == 0).all() == ortho_init
 
 
 def weights_of(network):
-    """In their order: deviations, actor, critic."""
+    """In their order: deviations, extractors, actor, critic."""
     if isinstance(network, ActorCritic):
         return [*network.parameters()]
     actor, critic = network.towers
-    parts = (network.distribution, actor, network.actor_head, critic, network.critic_head)
+    parts = (network.distribution, network.inputs, actor, network.actor_head, critic, network.critic_head)
     return [weight for part in parts for weight in part.parameters()]
 
 
@@ -93,22 +200,26 @@ class Episodes:
         """Nothing is open."""
 
 
-def learned_by_them(env_id, weights, config, distribution, monkeypatch):
+def learned_by_them(make_env, weights, config, policy_kwargs, distribution, monkeypatch):
     """Their weights, in our order, after their `learn()` with our noise and orders, and their episodes."""
     ahead = 1 / N_ROLLOUTS
+    is_dict = isinstance(make_env().observation_space, spaces.Dict)
     model = sb3.PPO(
-        "MlpPolicy",
-        DummyVecEnv([lambda: Monitor(gymnasium.make(env_id, max_episode_steps=TIME_LIMIT))] * NUM_ENVS),
+        "MultiInputPolicy" if is_dict else "MlpPolicy",
+        DummyVecEnv([lambda: Monitor(make_env())] * NUM_ENVS),
         n_steps=N_STEPS, batch_size=CONFIG.minibatch_size, n_epochs=CONFIG.n_epochs, gamma=CONFIG.gamma,
         gae_lambda=CONFIG.gae_lambda, ent_coef=CONFIG.ent_coef, learning_rate=lambda left: 2e-3 * (left + ahead),
-        clip_range=lambda left: 0.2 * (left + ahead), policy_kwargs={"net_arch": [16, 16]}, device="cpu", seed=SEED,
+        clip_range=lambda left: 0.2 * (left + ahead), policy_kwargs=dict(policy_kwargs), device="cpu", seed=SEED,
         use_sde=config.use_sde, sde_sample_freq=config.sde_sample_freq,
     )  # fmt: skip
     model.set_logger(Logger(None, []))  # its own would make a folder in TMPDIR
     policy, mlp = model.policy, model.policy.mlp_extractor
     log_std = [policy.log_std] if hasattr(policy, "log_std") else []
-    actor = [*mlp.policy_net.parameters(), *policy.action_net.parameters()]
-    own = [*log_std, *actor, *mlp.value_net.parameters(), *policy.value_net.parameters()]
+    extractors = [policy.features_extractor]
+    if not policy.share_features_extractor:
+        extractors = [policy.pi_features_extractor, policy.vf_features_extractor]
+    parts = (*extractors, mlp.policy_net, policy.action_net, mlp.value_net, policy.value_net)
+    own = [*log_std, *(weight for part in parts for weight in part.parameters())]
     with torch.no_grad():
         for theirs, ours in zip(own, weights, strict=True):
             theirs.copy_(ours)
