@@ -83,7 +83,9 @@ def both_trained(make_env, config, policy_kwargs, monkeypatch):
         weights = weights_of(trainer.policy.network)
         first = [weight.detach().clone() for weight in weights]
         distribution = trainer.policy.distribution
-        theirs, episodes = learned_by_them(make_env, first, config, policy_kwargs, distribution, monkeypatch)
+        theirs, episodes = learned_by_them(
+            make_env, first, config, policy_kwargs, distribution, monkeypatch=monkeypatch
+        )
         trainer.train(progress=False)
     before, after, expected = map(in_one_vector, (first, weights, theirs))
     assert (expected - before).abs().max() > 1e-2
@@ -200,7 +202,7 @@ class Episodes:
         """Nothing is open."""
 
 
-def learned_by_them(make_env, weights, config, policy_kwargs, distribution, monkeypatch):
+def learned_by_them(make_env, weights, config, policy_kwargs, distribution, *, monkeypatch):
     """Their weights, in our order, after their `learn()` with our noise and orders, and their episodes."""
     ahead = 1 / N_ROLLOUTS
     is_dict = isinstance(make_env().observation_space, spaces.Dict)
