@@ -71,7 +71,7 @@ _CARTPOLE: dict[str, Any] = {
 _MUJOCO = _settings(normalize=True, n_steps=2048, minibatch_size=64, n_epochs=10, learning_rate="lin_3e-4")
 
 # Settings: CleanRL's of HalfCheetah and Hopper, rl-baselines3-zoo's (hyperparams/ppo.yml) of the others, without its
-# gSDE (Pendulum, MountainCarContinuous, CarRacing) and its log_std_init and ortho_init, which are not here. Other than
+# gSDE (Pendulum, MountainCarContinuous, CarRacing), log_std_init and ortho_init, which `--preset zoo` has. Other than
 # there are also the steps of Pendulum (1e5 there) and Pong (1e7), and CarRacing's networks, which have two layers of 64
 # with tanh, there one of 256 with GELU. MountainCarContinuous explores by more and longer rollouts instead of gSDE.
 JOBS = {
