@@ -65,8 +65,9 @@ class RunConfig:
 
     vec_env: VecEnvKind = "parallel"
     """How environments are stepped. parallel: in worker processes; serial: one after another in the trainer's process;
-    batched: all in one call, for trading only (fastest for hundreds of environments; training episodes start at other
-    random bars). SubprocVecEnv means parallel with one worker per core; DummyVecEnv means serial."""
+    batched: all in one call, in trading (fastest for hundreds of environments; training episodes start at other random
+    bars) and for Gymnasium environments registered with a vector_entry_point. SubprocVecEnv means parallel with one
+    worker per core; DummyVecEnv means serial."""
 
     n_workers: int | Literal["auto", "dynamic"] = "auto"
     """Number of worker processes that step the environments. auto: measure at the start, and choose; dynamic: as auto,
@@ -205,6 +206,11 @@ class RunConfig:
                 f"n_processes must be at most n_envs = {fewest}, so that each has an environment, but got "
                 f"{self.n_processes}; raise n_envs (a multiple of {self.n_processes} gives all as many), or lower "
                 "n_processes."
+            )
+        if self.n_processes > 1 and self.vec_env == "batched" and self.env_id is not None:
+            raise UserError(
+                f'vec_env "batched" makes one vector environment of {self.env_id}, which cannot be divided, but '
+                f'n_processes is {self.n_processes}; use "parallel", or one process.'
             )
         if self.n_processes > 1 and self.algorithm != OWN:
             raise UserError(

@@ -5,6 +5,7 @@ The report: evaluation.json, learning_curve.png, and a page with both and the se
 
 import contextlib
 import json
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from copy import copy
@@ -12,9 +13,10 @@ from dataclasses import asdict, fields
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import gymnasium
+from gymnasium.vector import VectorEnv
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.files import read_settings
@@ -23,6 +25,7 @@ from ml_pipeline.config.wording import counted, shortly
 from ml_pipeline.models.rl.algorithms.evaluation import EvaluationResult, evaluate, random_actions
 from ml_pipeline.models.rl.core.separate_process import CallFailed, Calls, run_in_process
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
+from ml_pipeline.models.rl.core.stepping.results import have_equal_rows
 from ml_pipeline.models.rl.preprocessing.action_mask import ActionMaskInObservation, reports_mask_outside_observation
 from ml_pipeline.monitoring.sinks import METRICS_FILE
 from ml_pipeline.reporting.html_page import html_picture, html_table, paragraph, png_of, write_html_page
@@ -95,11 +98,39 @@ class GymTask:
     def train_env_fns(self, n: int) -> list[Callable[[], gymnasium.Env]]:
         return [partial(_make, self._env, self._mask_outside_observation, training=True)] * n
 
-    def batched_train_env(self, n: int, *, device: str | None = None) -> NoReturn:
-        """Raises UserError: only trading supports it."""
-        raise UserError(
-            f'vec_env "batched" is for trading, but the environment is {self._env.env_id}; use "parallel" or "serial".'
-        )
+    def batched_train_env(self, n: int, *, device: str | None = None) -> VectorEnv:
+        """The vector environment of the id's `vector_entry_point`, by `gymnasium.make_vec`.
+
+        device: not used. Raises UserError if the id has none, if the environment is to be wrapped, or if its spaces
+        are not those of the single environment, in which policies are evaluated.
+        """
+        env = self._env
+        import_module_of(env.env_id)
+        if gymnasium.spec(env.env_id.rpartition(":")[2]).vector_entry_point is None:
+            raise UserError(
+                'vec_env "batched" needs an environment registered with a vector_entry_point, but '
+                f'{env.env_id} has none; use "parallel" or "serial".'
+            )
+        if env.atari or env.wrappers or env.frame_stack or self._mask_outside_observation:
+            raise UserError(
+                'vec_env "batched" steps all environments as one, but wrappers, frame_stack, atari and action masks '
+                'outside observations are applied to single environments; leave them out, or use "parallel".'
+            )
+        try:
+            envs = gymnasium.make_vec(env.env_id, n, vectorization_mode="vector_entry_point", **env.env_kwargs)
+        except Exception as error:
+            raise _failure(env, error, "its vector_entry_point") from error
+        with closing(self.evaluation_env()) as single:
+            spaces = {"observation_space": have_equal_rows, "action_space": operator.eq}
+            for name, fits in spaces.items():
+                of_each, of_single = getattr(envs, f"single_{name}"), getattr(single, name)
+                if not fits(of_each, of_single):
+                    envs.close()
+                    raise UserError(
+                        f"The {name} of {env.env_id} must be the same for its vector environment, but is {of_single} "
+                        f"for a single one and {of_each} there; register two that fit together."
+                    )
+        return envs
 
     def evaluation_env(self, *, render_mode: str | None = None) -> gymnasium.Env:
         """render_mode: "rgb_array" or "human". Raises UserError if the environment does not support it."""

@@ -40,7 +40,7 @@ class Task(Protocol):
         """Functions that make n environments to train in."""
 
     def batched_train_env(self, n: int, *, device: str | None = None) -> VectorEnv:
-        """The n environments as one, of device tensors or of arrays; only for vec_env "batched"."""
+        """The n environments as one, of device tensors or of arrays, for vec_env "batched"."""
 
     def score(self, act: Callable[[Any], Any]) -> float:
         """Score a policy during training, on data held out from training; higher is better."""

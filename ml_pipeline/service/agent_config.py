@@ -27,7 +27,7 @@ class VectorizedEnvConfig(BaseModel):
 
     env_type: EnvType = "auto"
     """Where environments are stepped. DummyVecEnv: one after another in this process; SubprocVecEnv: in one worker
-    process per core; batched: all in one call, for trading only; auto: measure, and choose the fastest."""
+    process per core; batched: all in one call; auto: measure, and choose the fastest."""
 
     num_envs: int = Field(4, ge=1)
     """Number of environments, unless the argument `n_envs` is passed; None: choose it by measuring the time of a

@@ -87,10 +87,10 @@ class TrainerAgent:
         """Train in these environments from now on. They stay open.
 
         vec_env: from `create_vectorized_env` or `build_vec_env`; a single environment, such as `gymnasium.make(...)`;
-        or, if the section environment has an `env_id`, any Gymnasium vector environment of that id with autoreset_mode
-        SAME_STEP. For a single environment, the policy is evaluated on new environments of its id, without wrappers.
+        or, if the section environment has an `env_id`, any Gymnasium vector environment of that id. For a single
+        environment, the policy is evaluated on new environments of its id, without wrappers.
         """
-        single = vec_env if isinstance(vec_env, gymnasium.Env) else None
+        single = vec_env if isinstance(vec_env, gymnasium.Env) and not isinstance(vec_env, VectorEnv) else None
         kind = type(vec_env if single is None else single.unwrapped).__name__
         if single is not None:
             vec_env = self._wrapped(single)

@@ -70,11 +70,29 @@ GAE = (
         "P1c",
     ),
     Mutation(
-        "environments that reset in the next step are accepted",
-        f"{RL}/algorithms/trainer_envs.py",
-        'envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP',
-        "False",
-        f"{RL_TESTS}/algorithms/test_ppo_trainer.py::test_environments_that_reset_in_another_way_are_refused",
+        "steps that only reset are transitions",
+        f"{RL}/rollout/next_step_collector.py",
+        "acting = self.rollout_start_step, ~self._ended",
+        "acting = self.rollout_start_step, ~self._ended | True",
+        f"{RL_TESTS}/algorithms/test_own_vector_envs.py::test_every_transition_of_cartpole_counts_once",
+        "P2",
+    ),
+    Mutation(
+        "an environment that steps on loses the observation that its last value is bootstrapped from",
+        f"{RL}/rollout/next_step_collector.py",
+        "if not (buffer.terminated[last, i] or buffer.truncated[last, i]):",
+        "if False:",
+        f"{RL_TESTS}/rollout/test_next_step_collector.py::"
+        "test_the_last_value_of_an_environment_that_stepped_on_is_that_of_its_own_next_observation",
+        "P2",
+    ),
+    Mutation(
+        "memory keeps what it made of the last observation of an episode",
+        f"{RL}/rollout/next_step_collector.py",
+        "self._memory.forget(done | self._ended)",
+        "self._memory.forget(done)",
+        f"{RL_TESTS}/rollout/test_next_step_collector.py::"
+        "test_rollouts_are_those_of_plain_loops_without_the_steps_that_only_reset",
         "P2",
     ),
 )

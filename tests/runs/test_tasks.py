@@ -2,8 +2,11 @@
 
 from contextlib import closing
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from ml_pipeline import train_ppo
 from ml_pipeline.config.errors import UserError
@@ -12,6 +15,7 @@ from ml_pipeline.config.run import RunConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.policies import threads_and_device
 from ml_pipeline.models.rl.ranks import rows_of
+from ml_pipeline.runs.environments.gym_env import GymEnv
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.tasks import make_envs, make_task
 from ml_pipeline.runs.train_command_line import parse_train_start
@@ -66,15 +70,59 @@ def test_a_batched_run_is_judged_on_one_account(tmp_path, capsys):
     assert (tmp_path / "ledger.csv").exists()
 
 
-def test_what_has_no_workers_takes_none_and_only_trading_is_batched():
+def test_what_has_no_workers_takes_none():
     with pytest.raises(UserError, match='vec_env "serial" has no workers, but n_workers is 2'):
         RunConfig(n_envs=4, vec_env="serial", n_workers=2)
     with pytest.raises(
         UserError, match='vec_env must be one of parallel, serial, batched, SubprocVecEnv, DummyVecEnv, but got "batch"'
     ):
         RunConfig(vec_env="batch")
-    with pytest.raises(UserError, match='vec_env "batched" is for trading, but the environment is CartPole-v1'):
-        CARTPOLE.batched_train_env(4)
+
+
+def test_a_vector_entry_point_is_trained_in_stopped_resumed_and_rescaled(tmp_path, capsys):
+    start = ["--env-id", "CartPole-v1", "--vec-env", "batched", "--n-envs", "4", "--hidden-sizes", "8"]
+    start += ["--n-steps", "64", "--minibatch-size", "64", "--eval-episodes", "1"]
+    more = ["--n-envs-schedule", '{"256": 6}', "--checkpoint-dir", str(tmp_path)]
+    assert train_ppo.main([*start, "--iterations", "2", *more]) == 0
+    assert (
+        "All environments start new episodes: CartPoleVectorEnv has no get_states(), so its" in capsys.readouterr().out
+    )
+    assert train_ppo.main(["--resume", str(tmp_path), "--iterations", "3"]) == 0
+    assert "Evaluation on a single CartPole-v1" in capsys.readouterr().out
+
+
+class OfOneNumber(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+
+def broken(num_envs, **options):
+    raise ValueError("no license")
+
+
+@pytest.mark.parametrize(
+    ("vector_entry_point", "settings", "sentence"),
+    [
+        (None, {}, "needs an environment registered with a vector_entry_point, but Mine-v0 has none"),
+        (broken, {}, "Mine-v0 raises ValueError in its vector_entry_point: no license"),
+        (
+            CartPoleVectorEnv,
+            {},
+            r"observation_space of Mine-v0 must be the same .* is Box\(-1.0, 1.0, \(1,\), float32\)",
+        ),
+        (CartPoleVectorEnv, {"frame_stack": 2}, "are applied to single environments; leave them out"),
+    ],
+)
+def test_a_vector_entry_point_that_does_not_fit_is_named(monkeypatch, vector_entry_point, settings, sentence):
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    gymnasium.register("Mine-v0", entry_point=OfOneNumber, vector_entry_point=vector_entry_point)
+    task = GymTask(GymEnv(env_id="Mine-v0", **settings), eval_episodes=1, seed=0)
+    with pytest.raises(UserError, match=sentence):
+        task.batched_train_env(2)
+    with pytest.raises(UserError, match=r"CartPole-v1, which cannot be divided, but n_processes is 2; use .parallel."):
+        RunConfig(env_id="CartPole-v1", vec_env="batched", n_envs=2, n_processes=2)
 
 
 def test_serial_environments_have_no_workers():

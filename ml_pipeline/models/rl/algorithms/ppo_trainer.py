@@ -72,9 +72,10 @@ class PPOTrainer:
         """Set up training; nothing is stepped yet.
 
         envs: functions that make one environment each. The trainer steps them in parallel, with the number of workers
-        that is fastest, and closes them in `close`. Or a vector environment with autoreset_mode SAME_STEP, or a single
-        environment; the trainer does not close these. If a vector environment has a `device`, it takes and returns
-        tensors on that device, and the policy acts and learns there.
+        that is fastest, and closes them in `close`. Or a single environment, or a Gymnasium vector environment, which
+        may return arrays of another library; the trainer does not close these. Every autoreset mode works: steps that
+        only reset (NEXT_STEP) are left out, and the trainer resets what does not reset itself (DISABLED). If a vector
+        environment has a `device`, it takes and returns tensors on that device, and the policy acts and learns there.
         config: all hyperparameters; None means the defaults.
         total_timesteps: transitions of all environments, rounded up to whole rollouts. `train` ends there, and so do
         schedules.

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from ml_pipeline.config.errors import UserError
@@ -14,12 +14,15 @@ from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.core.stepping.env_block import EnvFactory
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.stepping.state import EnvState, PickledState
+from ml_pipeline.models.rl.core.user_vec_env import PassingWrapper, UserVectorEnv, autoreset_mode_of
+from ml_pipeline.models.rl.core.vec_base import BlockVectorEnv
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv, RescaleLater, SerialEnv
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.ranks import Ranks, first_reason, rows_of, states_put
 from ml_pipeline.models.rl.rollout.collector import Collector
 from ml_pipeline.models.rl.rollout.device_collector import DeviceCollector, device_generator
 from ml_pipeline.models.rl.rollout.host_collector import HostCollector
+from ml_pipeline.models.rl.rollout.next_step_collector import NextStepCollector
 from ml_pipeline.models.rl.update.gradient_steps import Generator
 from ml_pipeline.runtime.plain_data import from_plain, to_plain
 from ml_pipeline.runtime.seeding import random_generator
@@ -29,25 +32,30 @@ def vectorized(envs: Sequence[EnvFactory] | VectorEnv | gymnasium.Env, ranks: Ra
     """`ParallelEnv` for functions, `SerialEnv` for a single environment; a vector environment is returned unchanged.
 
     ranks: functions are for all environments; this rank makes only its own.
-    Raises UserError for other arguments, and for an autoreset mode other than SAME_STEP.
+    Raises UserError for other arguments, and if a vector environment declares no autoreset mode.
     """
     if isinstance(envs, Sequence) and not isinstance(envs, str):
         own = envs[rows_of(ranks.rank, ranks.size, len(envs))]
         return ParallelEnv(own, copy=False)  # the collector copies what it stores
-    if isinstance(envs, gymnasium.Env):
+    if isinstance(envs, gymnasium.Env) and not isinstance(envs, VectorEnv):  # those of EnvPool are both
         return SerialEnv([lambda: envs])
     if not isinstance(envs, VectorEnv):
         raise UserError(
             'PPOTrainer needs functions that make one environment each, such as [lambda: gymnasium.make("CartPole-v1")]'
             f" * 8, or environments, but got {envs!r}."
         )
-    require_same_step(envs, "PPOTrainer")
+    if autoreset_mode_of(envs) is None:
+        raise UserError(
+            f'{type(envs).__name__} must declare how it resets, in metadata["autoreset_mode"], but has '
+            f"{envs.metadata.get('autoreset_mode')}; set it to gymnasium.vector.AutoresetMode.SAME_STEP, NEXT_STEP or "
+            "DISABLED."
+        )
     return envs
 
 
 def require_same_step(envs: VectorEnv, trainer: str) -> None:
     """Raise UserError if the environments have another autoreset mode; trainer: its name, for the message."""
-    if envs.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+    if autoreset_mode_of(envs) != AutoresetMode.SAME_STEP:
         raise UserError(
             f"{trainer} needs environments with autoreset_mode=AutoresetMode.SAME_STEP, but these have "
             f"{envs.metadata.get('autoreset_mode')}; make them with SAME_STEP."
@@ -65,18 +73,26 @@ def new_collector(envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: i
     Raises UserError if the policy does not fit the environments, or if environments or settings do not fit a group of
     ranks.
     """
-    device, by_step = device_of(envs), config.normalize_update == "step"
-    if device is not None and by_step and ranks.size == 1:
+    device, by_step, mode = device_of(envs), config.normalize_update == "step", autoreset_mode_of(envs)
+    if device is not None and by_step and ranks.size == 1 and mode == AutoresetMode.SAME_STEP:
         return DeviceCollector(envs, policy, config, seed=seed)
     if ranks.size > 1 and by_step and config.normalize_obs:
         raise UserError(
             "Several ranks cannot update the statistics of observations after each step; set normalize_update to "
             "rollout (--normalize-update rollout), or switch normalize_obs off."
         )
+    if ranks.size > 1 and mode == AutoresetMode.NEXT_STEP:
+        raise UserError(
+            "Several ranks need environments with autoreset_mode SAME_STEP or DISABLED, but these have NEXT_STEP, in "
+            "which environments wait for each other; make them with another mode, or train in one process."
+        )
     if device is not None:
         _check_divided(envs, ranks)
         envs = EnvsOfTensors(envs)
-    return HostCollector(envs, policy, config, seed=seed, ranks=ranks)
+    if not isinstance(envs, BlockVectorEnv) or mode == AutoresetMode.DISABLED:
+        envs = UserVectorEnv(envs)
+    kind = NextStepCollector if mode == AutoresetMode.NEXT_STEP else HostCollector
+    return kind(envs, policy, config, seed=seed, ranks=ranks)
 
 
 def minibatch_generator(envs: VectorEnv, policy: Policy, *, seed: int) -> Generator:
@@ -90,10 +106,12 @@ def states_of(envs: VectorEnv) -> tuple[list[EnvState] | None, str]:
     """The states of the environments and "", or None and the reason: they cannot be saved, or the vector environment
     does not support it."""
     of_any: Any = envs
+    if not hasattr(envs, "get_states"):
+        return None, f"{type(envs).__name__} has no get_states(), so its episodes cannot be saved."
     try:
         # Bytes from another vector environment may be a pickle, which runs code when it is loaded.
         return [PickledState(state) if isinstance(state, bytes) else state for state in of_any.get_states()], ""
-    except (AttributeError, StateNotAvailable) as error:
+    except (AttributeError, StateNotAvailable) as error:  # a wrapper's environments may have none
         return None, str(error)
 
 
@@ -142,6 +160,9 @@ def carry_over(
     _check_reported(earlier, ranks)  # a worker may have died while it wrote them
     if not hasattr(later, "continue_from"):
         states, missing = None, missing or f"{type(later).__name__} has no continue_from()"
+    modes = [autoreset_mode_of(envs) for envs in (earlier, later)]
+    if AutoresetMode.NEXT_STEP in modes and modes[0] != modes[1]:
+        states, missing = None, missing or "only one of both resets in the step after an end (NEXT_STEP)"
     try:
         later_collector.go_on_from(collector, states)
     except StateNotAvailable as error:
@@ -221,7 +242,7 @@ class EnvsOfAll:
 Array = np.ndarray
 
 
-class EnvsOfTensors(VectorWrapper):
+class EnvsOfTensors(PassingWrapper):
     """Environments of tensors, with arrays instead. A step waits for the device, and copies n observations from it.
 
     Ranks use it because they send arrays to each other at the end of a rollout. The policy may still be on the device,
@@ -244,12 +265,6 @@ class EnvsOfTensors(VectorWrapper):
 
     def continue_from(self, states: Sequence[Any], *, seed: int) -> Array | None:
         return _arrays(self.env.continue_from(states, seed=seed))  # type: ignore[attr-defined]
-
-    def __getattr__(self, name: str) -> Any:
-        """Methods that only some environments have, such as `get_states`."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.env, name)
 
 
 def _arrays(value: Any) -> Any:

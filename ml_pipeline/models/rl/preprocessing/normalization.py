@@ -189,6 +189,10 @@ class RewardScaler:
         self._moments.count += rewards.size
         return scaled
 
+    def begin_episodes(self, envs: Array) -> None:
+        """Set the discounted returns of these environments, bool (N,), to 0."""
+        self._returns[envs] = 0.0
+
     def _scaled(self, rewards: Array, done: Array) -> Array:
         """The scaled rewards of one step, (N,)."""
         self._returns = self._returns * self._gamma + rewards

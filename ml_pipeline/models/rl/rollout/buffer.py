@@ -45,6 +45,7 @@ class RolloutBuffer:
         self.memory: Array | None = None
         self.final_observations: list[tuple[int, int, Array]] = []
         self.position = n_steps
+        self.n_ahead = 0  # steps after `position` that only some environments have taken
 
     @property
     def full(self) -> bool:
@@ -70,26 +71,38 @@ class RolloutBuffer:
     ) -> None:
         """Store a copy of one step."""
         t = self.position
-        if self.actions is None:
-            self.actions = self._rows_like(actions)
-        self.actions[t] = actions
-        if outputs is not None:
-            if self.outputs is None:
-                self.outputs = self._rows_like(outputs)
-            self.outputs[t] = outputs
+        self._store_choice(t, slice(None), actions, outputs)
         self.rewards[t] = rewards
         self.terminated[t] = terminated
         self.truncated[t] = truncated
         self.observations[t + 1] = next_obs
         self.position = t + 1
 
+    def store_own_steps(
+        self,
+        steps: Array,
+        envs: Array,
+        *,
+        actions: Array,
+        rewards: Array,
+        terminated: Array,
+        truncated: Array,
+        outputs: Array | None,
+    ) -> None:
+        """Store a step of some environments, each at its own place; the caller moves `position`, and stores the next
+        observations. steps, envs: int (K,). The others are for all N environments."""
+        self._store_choice(steps, envs, actions, outputs)
+        self.rewards[steps, envs] = rewards[envs]
+        self.terminated[steps, envs] = terminated[envs]
+        self.truncated[steps, envs] = truncated[envs]
+
     def state_dict(self) -> dict[str, Any]:
         """The filled part as tensors; between two rollouts, only the first observations of the next one."""
-        t = 0 if self.full else self.position
+        t = 0 if self.full else self.position + self.n_ahead
         first = self.position if self.full else 0
         return {
-            "position": t,
-            "observations": torch.from_numpy(self.observations[first : self.position + 1].copy()),
+            "position": 0 if self.full else self.position,
+            "observations": torch.from_numpy(self.observations[first : first + t + 1].copy()),
             "rewards": torch.from_numpy(self.rewards[:t].copy()),
             "terminated": torch.from_numpy(self.terminated[:t].copy()),
             "truncated": torch.from_numpy(self.truncated[:t].copy()),
@@ -106,7 +119,8 @@ class RolloutBuffer:
             self.position = self.n_steps
             self.observations[self.n_steps] = state["observations"][0].numpy()
             return
-        self.position = t
+        self.position, t = t, len(state["rewards"])
+        self.n_ahead = t - self.position
         self.observations[: t + 1] = state["observations"].numpy()
         self.rewards[:t] = state["rewards"].numpy()
         self.terminated[:t] = state["terminated"].numpy()
@@ -119,6 +133,15 @@ class RolloutBuffer:
                 rows = state[name].numpy()
                 setattr(self, name, np.zeros((self.n_steps, *rows.shape[1:]), dtype=rows.dtype))
                 getattr(self, name)[:t] = rows
+
+    def _store_choice(self, t: Any, envs: Any, actions: Array, outputs: Array | None) -> None:
+        if self.actions is None:
+            self.actions = self._rows_like(actions)
+        self.actions[t, envs] = actions[envs]
+        if outputs is not None:
+            if self.outputs is None:
+                self.outputs = self._rows_like(outputs)
+            self.outputs[t, envs] = outputs[envs]
 
     def _rows_like(self, of_step: Array) -> Array:
         return np.zeros((self.n_steps, *of_step.shape), dtype=of_step.dtype)

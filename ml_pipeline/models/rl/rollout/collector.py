@@ -52,6 +52,16 @@ class EpisodeTracker:
                 self._record(done[t], global_step=global_step + n_counted * done.shape[1], time_s=float(times[t]))
         self._lengths += len(rewards) - n_counted
 
+    def count_step(self, rewards: Array, done: Array, counted: Array, *, global_step: int, time_s: float) -> None:
+        """Count one step of the environments in `counted`, bool (N,), at once; global_step, time_s: after it.
+
+        rewards: float (N,). done: bool (N,), False outside `counted`.
+        """
+        self._returns += np.where(counted, rewards, 0.0)
+        self._lengths += counted
+        if done.any():
+            self._record(done, global_step=global_step, time_s=time_s)
+
     def _record(self, done: Array, *, global_step: int, time_s: float) -> None:
         """Record the episodes that ended in a step; done: bool (N,)."""
         for i in done.nonzero()[0].tolist():
@@ -117,6 +127,7 @@ class Collector(ABC):
     """The form of observations: "arrays", or "tensors on" a device."""
     _normalize_update: NormalizeUpdate = "step"
     """When the statistics of observations are updated. A state saved with one value cannot be loaded with another."""
+    _autoreset_mode = "SAME_STEP or DISABLED"
     _reward_scaler: Any
     """None if rewards are not scaled."""
 
@@ -198,6 +209,7 @@ class Collector(ABC):
             "observations as": (state["data"], self._data),
             "num_envs": (len(state["episodes"]["returns"]), self.num_envs),
             "normalize_update": (state.get("normalize_update", "step"), self._normalize_update),
+            "autoreset_mode": (state.get("autoreset_mode", Collector._autoreset_mode), self._autoreset_mode),
             **{name: (drawn_by[name], ours) for name, ours in self._noise_settings.items()},
             "normalize_rewards": (state["reward_scaler"] is not None, self._reward_scaler is not None),
         }
@@ -292,6 +304,13 @@ class Collector(ABC):
             self._reset_done = True
 
     def _step_envs(self, actions: Any) -> Any:
+        result = self._call_step(actions)
+        self.global_step += self.num_envs
+        if self.episodes.infos is not None:
+            self._keep_infos(*result[2:])
+        return result
+
+    def _call_step(self, actions: Any) -> Any:
         began = time.perf_counter()
         try:
             result = self._envs.step(actions)
@@ -299,11 +318,13 @@ class Collector(ABC):
             error.number_among(self._rows.start, self.num_envs)
             raise
         self.stepping_s += time.perf_counter() - began
-        self.global_step += self.num_envs
-        if self.episodes.infos is not None:
-            for i, info in final_infos(*result[2:]).items():
-                self.episodes.infos[self.global_step, self._rows.start + i] = plain_info(info)
         return result
+
+    def _keep_infos(self, terminated: Any, truncated: Any, infos: Mapping[str, Any]) -> None:
+        """Keep the last infos of the episodes that ended in the step before `global_step`."""
+        assert self.episodes.infos is not None
+        for i, info in final_infos(terminated, truncated, infos).items():
+            self.episodes.infos[self.global_step, self._rows.start + i] = plain_info(info)
 
     def _elapsed_s(self) -> float:
         return self._elapsed_before_s + time.perf_counter() - self._started_at
@@ -350,6 +371,7 @@ def resized(state: dict[str, Any], num_envs: int) -> dict[str, Any]:
         "buffer": {**state["buffer"], "observations": resize(state["buffer"]["observations"], dim=-2)},
         "episodes": {**episodes, **{name: resize(episodes[name]) for name in ("returns", "lengths")}},
         "reward_scaler": None if scaler is None else {**scaler, "returns": resize(scaler["returns"])},
+        **({"ended": resize(state["ended"])} if "ended" in state else {}),  # of environments that reset by a step
         "memory": None if state["memory"] is None else resize(state["memory"]),
     }
 

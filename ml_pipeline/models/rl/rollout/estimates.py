@@ -249,15 +249,18 @@ def outputs_over_sequences(
     return parameters.flatten(0, 1), values.flatten(), states
 
 
-def check_observations(observations: np.ndarray, *, step: int, first: int = 0) -> None:
+def check_observations(observations: np.ndarray, *, step: int, envs: np.ndarray | None = None) -> None:
     """Raise TrainingFailed if a number of observations, float (N, D), is not finite.
 
-    step, first: for the message, the step and the index of the first environment.
+    step, envs: for the message, the step and the indices of the environments; None means 0 to N - 1.
     """
     if not np.isfinite(observations).all():
         env, number = np.argwhere(~np.isfinite(observations))[0]
         raise _failed(
-            f"observation of environment {first + env}", step, observations[env, number], f", at index {number},"
+            f"observation of environment {env if envs is None else envs[env]}",
+            step,
+            observations[env, number],
+            f", at index {number},",
         )
 
 

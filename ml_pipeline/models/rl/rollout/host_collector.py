@@ -53,6 +53,8 @@ class HostCollector(Collector):
     buffer: RolloutBuffer
     _data = "arrays"
     _at_hand: ActRows | None
+    _counts_whole_steps = True
+    """Whether episodes are counted in steps that all environments have taken."""
 
     def __init__(
         self, envs: VectorEnv, policy: Policy, config: PPOConfig, *, seed: int, ranks: Ranks | None = None
@@ -155,22 +157,25 @@ class HostCollector(Collector):
         whole = self._whole
         steps = slice(first, whole.position)
         given, done = rewards[steps], whole.terminated[steps] | whole.truncated[steps]
-        self.episodes.count(given, done, global_step=global_step, times=times[steps])
+        if self._counts_whole_steps:
+            self.episodes.count(given, done, global_step=global_step, times=times[steps])
         whole.rewards[steps] = given if self._reward_scaler is None else self._reward_scaler(given, done)
 
     def _learn_and_normalize(self, observations: Any, first: int = 0) -> Array:
         """If statistics are updated after each rollout, the observations are only encoded here."""
+        encoded = self._policy.observations.encode(observations)
+        return self._learned(encoded[first:], np.arange(first, len(encoded))) if first else self._learned(encoded)
+
+    def _learned(self, encoded: Array, envs: Array | None = None) -> Array:
+        """`_learn_and_normalize` for the encoded observations of these environments; None means all."""
         preprocessor = self._policy.observations
-        encoded = preprocessor.encode(observations)
-        if first:
-            encoded = encoded[first:]
         if preprocessor.normalizer is None or not self._learns_by_step:
             return encoded
         normalized = preprocessor.normalizer.learn_and_normalize(encoded)
         means = preprocessor.normalizer.moments.mean
         if not math.isfinite(means.dot(means)):  # takes 0.2 us, and sum() 1.5 us
             # A NaN in the statistics makes the numbers of every environment NaN; find the first one now.
-            check_observations(encoded, step=0 if self.buffer.full else self.buffer.position + 1, first=first)
+            check_observations(encoded, step=0 if self.buffer.full else self.buffer.position + 1, envs=envs)
         return normalized
 
     def _exchange(self) -> None:

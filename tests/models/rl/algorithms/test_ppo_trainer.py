@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
@@ -262,12 +261,6 @@ def test_one_environment_trains_by_train_episode_and_as_a_plain_gymnasium_enviro
     assert torch.equal(weights_of(plain), weights_of(vectorized))
     with pytest.raises(UserError, match=r"call train_episode_vectorized\(\)"):
         trainer_for(SerialEnv(factories())).train_episode()
-
-
-def test_environments_that_reset_in_another_way_are_refused():
-    envs = SerialEnv(factories(), autoreset_mode=AutoresetMode.NEXT_STEP)
-    with pytest.raises(UserError, match="make them with SAME_STEP"):
-        trainer_for(envs)
 
 
 class Recorder:

@@ -9,6 +9,7 @@
     │   └── StepTimeoutError     no reply within step_timeout_s; also a multiprocessing.TimeoutError
     ├── SpacesDifferError        the environments do not share their spaces; also a RuntimeError
     ├── ResetRequiredError       call reset() before the next step(); also Gymnasium's ResetNeeded
+    ├── VectorResultError        a vector environment returned something unusable; also a UserError
     ├── ActionsError             actions do not fit the batch; also a TypeError (Gymnasium's) and a UserError
     ├── ReplyNotReadableError    the trainer cannot unpickle a worker's reply
     ├── FactoryNotPicklableError a factory cannot be sent to a worker
@@ -172,6 +173,10 @@ class SpacesDifferError(VectorEnvError, RuntimeError):
 
 class ResetRequiredError(VectorEnvError, gymnasium.error.ResetNeeded):
     """step() was called before a required reset()."""
+
+
+class VectorResultError(VectorEnvError, UserError):
+    """A vector environment of another library returned something unusable, or behaves otherwise than it declares."""
 
 
 class ActionsError(VectorEnvError, UserError, TypeError):
