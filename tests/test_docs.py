@@ -35,6 +35,7 @@ DOCS = ROOT / "docs"
 NOT_PAGES = {DOCS / "learning" / "table.md"}  # which `make learn` writes, and evidence.md shows
 PAGES = [path for path in sorted(DOCS.rglob("*.md")) if path not in NOT_PAGES]
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
+RUN_AS_A_WHOLE = DOCS / "guides" / "coming-from-stable-baselines3.md"  # by tests/test_coming_from_sb3.py
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: [^>]+ -->\n\Z")
 FLAG = re.compile(r"--[a-z][a-z0-9-]*")
@@ -252,7 +253,10 @@ def test_python_compiles(path, number, source, runs):
 
 
 @pytest.mark.usefixtures("short_built_in_market", "undrawn_reports")
-@pytest.mark.parametrize("source", [pytest.param(b[2], id=i) for b, i in zip(BLOCKS, BLOCK_IDS, strict=True) if b[3]])
+@pytest.mark.parametrize(
+    "source",
+    [pytest.param(b[2], id=i) for b, i in zip(BLOCKS, BLOCK_IDS, strict=True) if b[3] and b[0] != RUN_AS_A_WHOLE],
+)
 def test_python_runs(source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shortened = re.sub(r"total_timesteps=[\d_]+", "total_timesteps=64", source)  # one iteration
