@@ -29,7 +29,6 @@ from ml_pipeline.live.sizing import size_orders
 from ml_pipeline.live.status import LastDecision, by_symbol, in_ms, listed
 from ml_pipeline.trading.accounts.ledger import LedgerRow
 from ml_pipeline.trading.market.bar_set import BarSet
-from ml_pipeline.trading.market.data import FloatArray
 
 
 class BarProcessor:
@@ -44,7 +43,8 @@ class BarProcessor:
         self.last = LastDecision(session.record, session.symbols)
         self.waiting: list[BarSet] = []
         self._n_shown = 0  # number of waiting bars that the broker has seen
-        self._spreads: deque[FloatArray | None] = deque(maxlen=session.policy.window)
+        before = () if session.state.begun else session.journal.bars()
+        self._spreads = deque((bars.half_spread for bars in before), maxlen=session.policy.window)
         self._whole_since_gap: int | None = None  # complete bars since a gap; None: no gap within the policy's window
 
     # Observe

@@ -134,12 +134,12 @@ def test_a_session_that_has_ended_stays_as_it_is(tmp_path):
 
 
 def test_a_session_goes_on_where_the_record_goes_on(tmp_path):
-    write_prices(tmp_path / "prices.csv", TEN[:3])
+    write_prices(tmp_path / "prices.csv", TEN[:3], quotes=True)
     model = deploy(tmp_path / "model", TEN[:3], action_mode="discrete")
     lines = (tmp_path / "prices.csv").read_text().splitlines(keepends=True)
     times = [line[:19] for line in lines]
     ends = [n for n in range(1, len(lines)) if times[n] != times[n - 1]]
-    for n in (ends[5], ends[12], ends[13], ends[35], len(lines)):
+    for n in (ends[3], ends[5], ends[12], ends[13], ends[35], len(lines)):
         (tmp_path / "so_far.csv").write_text("".join(lines[:n]))
         folder = trade(model, tmp_path / "live", tmp_path / "so_far.csv").folder
 
