@@ -37,7 +37,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 MEANINGS: Mapping[Cause, str] = {
     "corrected_bar": "a bar was corrected after the decision; the backtest uses the corrected one",
-    "adjusted": "a position changed without an order: a split, a transfer or the like",
+    "adjusted": "the account changed without an order: a transfer, a split that was booked late or the like",
     "missed_bar": "no decision, because the bar was late or missing, or the session waited",
     "by_hand": "a user requested a stop or the closing of all positions",
     "refused": "a guard refused the order, or closed all positions",

@@ -315,10 +315,16 @@ def _events(read: _Journalled, of_log: Mapping[np.datetime64, _BarLog], closing_
 
 
 def _closes_at_end(read: _Journalled, at_end: np.datetime64 | None) -> bool | None:
-    """Whether the last order in the ledger closed positions at the end of a market session, by the calendar."""
+    """Whether the last order in the ledger closed positions at the end of a market session, by the calendar.
+
+    If nothing was held and nothing wanted, there was no order, and a closing has the same effect.
+    """
     if at_end is None:
         return None
-    return any(order.request.closing for order in read.orders if read.time(order.number) == at_end)
+    if any(order.request.closing for order in read.orders if read.time(order.number) == at_end):
+        return True
+    decided = [line for line in read.log if line["event"] == "decision" and line["bar"] == time_text(at_end)]
+    return any(not any(line["targets"].values()) and not any(line["positions"].values()) for line in decided)
 
 
 def _notes(read: _Journalled) -> tuple[str, ...]:

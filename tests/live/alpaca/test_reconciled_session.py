@@ -1,6 +1,7 @@
 """A session at Alpaca's account, bar by bar: its shorts are whole shares, and reconciling it leaves nothing open."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,9 @@ from ml_pipeline.live.config import paper_trade_config
 from ml_pipeline.live.reconciliation.reading import read_session
 from ml_pipeline.live.reconciliation.reconciliation import reconcile
 from ml_pipeline.live.session import PaperTrading
+from tests.live.alpaca import test_protected_session as protected
+from tests.live.alpaca.test_kills import Killed
+from tests.live.reconciliation.test_mixtures import assert_explained
 from tests.live.reconciliation.test_reading import MARKET, deploy, write_prices
 
 N_BARS = 16
@@ -63,3 +67,38 @@ def test_the_fees_of_crypto_are_explained_to_the_cent(open_broker, server, tmp_p
     causes = {each.cause: each for each in found.attribution.causes}
     assert "unexplained" not in causes
     assert abs(found.attribution.rounding) < 0.005
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [{}, pytest.param({"lot_size": 0.0, "size_at": "fill"}, marks=pytest.mark.long)],
+    ids=["as in the backtest", "rounded and sized before the fill"],
+)
+def test_a_session_with_stops_and_targets_at_alpaca_is_explained_to_the_cent(server, tmp_path, changes):
+    """A position is closed at its stop while the session is down; then the session continues."""
+    protected.write_prices(tmp_path / "all.csv")
+    prices = tmp_path / "prices.csv"
+    prices.write_text("\n".join((tmp_path / "all.csv").read_text().splitlines()[: 3 * N_BARS]) + "\n")
+    model = protected.deploy(tmp_path / "model", ["AAPL"], **protected.RULES | changes)
+    exchange = server.trading.exchange
+    market = protected.Market(exchange, tmp_path / "all.csv")
+    killed = []
+
+    def next_item(feed, timeout_s):
+        if market.done > 20 and exchange.positions and not killed:
+            killed.append(True)
+            raise Killed
+        return protected.Market.next_item(market, feed, timeout_s)
+
+    market.check, replayed = lambda: None, SimpleNamespace(next_item=next_item)
+    with pytest.raises(Killed):
+        protected.run(server, model, tmp_path / "live", prices, replayed)
+    exchange.close_bar({"AAPL": (100, 500, 1, 100)})  # through every stop and target
+    exchange.prices = {"AAPL": market.opens[market.done]}
+    result = protected.run(server, model, tmp_path / "live", prices, replayed)
+
+    found = reconcile(read_session(result.folder))
+    assert_explained(found)
+    assert abs(found.attribution.rounding) < 0.005
+    assert any(found.attribution.rows["exited_AAPL"])

@@ -218,6 +218,13 @@ class TestByName:
         assert_explained(found)
         assert "margin_call" in causes_of(found)
 
+    def test_a_flat_account_at_the_end_of_a_market_session(self) -> None:
+        """Every order was refused, so there is none that shows the closing."""
+        broker = QuantityBroker(MARKET.symbols, 10_000.0, Faults(), WHOLE_SHORTS)
+        found = reconciled("discrete", broker, flat_at_close=True, guard_order_money=4_000.0)
+        assert_explained(found)
+        assert "refused" in causes_of(found)
+
     @pytest.mark.parametrize("rest", ["open", "canceled"])
     def test_lots_and_fixed_fees_with_parts(self, rest: str) -> None:
         faults = {"sim_partial_fill_rate": 0.6, "sim_rest_of_order": rest}
