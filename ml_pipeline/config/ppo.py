@@ -303,7 +303,7 @@ class PPOConfig:
                 f"memory_size is {self.memory_size}, but memory is none; set memory to gru or lstm, or leave it out."
             )
 
-        if self.memory == "none" and self.sequence_length is not None:
+        if self.memory == "none" and self.network is None and self.sequence_length is not None:
             raise UserError(
                 f"sequence_length is {self.sequence_length}, but memory is none; set memory to gru or lstm, or leave "
                 "it out."

@@ -36,6 +36,20 @@ MASKED = spaces.Dict(number=NUMBERS, action_mask=spaces.MultiBinary(5))
 SEEN = spaces.Dict({"eye": spaces.Box(0, 255, (36, 36, 3), np.uint8), **MIXED.spaces})
 
 
+class Summing(nn.Module):
+    state_size = 4
+
+    def __init__(self, space):
+        super().__init__()
+        self.layer = nn.Linear(space.shape[0], 4)
+
+    def forward(self, observations):
+        return self.layer(observations)
+
+    def step(self, features, state):
+        return (features + state).tanh(), (features + state) / 2
+
+
 class branches(nn.Module):  # noqa: N801 - used as a function
     def __init__(self, space):
         super().__init__()
@@ -58,6 +72,7 @@ KINDS = {
     "image": (SEEN["eye"], spaces.Discrete(3), {}),
     "image, own encoders": (SEEN["eye"], spaces.Discrete(3), {"share_encoder": False}),
     "user's network": (SEEN, MIXED, {"network": branches, "memory": "gru", "memory_size": 4}),
+    "user's memory": (NUMBERS, spaces.Discrete(3), {"network": Summing}),
     "mixed, image, gru": (SEEN, MIXED, {"memory": "gru", "memory_size": 4}),
     "lstm, masked, shared": (MASKED, spaces.Discrete(5), {"memory": "lstm", "memory_size": 4, "share_layers": True}),
 }

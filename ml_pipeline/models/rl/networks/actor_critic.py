@@ -169,7 +169,11 @@ class GeneralActorCritic(nn.Module):
         activation = config.activation
         self.actor_head = build_mlp(of_actor, activation=activation, output_gain=0.01, generator=generator)
         self.critic_head = build_mlp(of_critic, activation=activation, output_gain=1.0, generator=generator)
-        self.state_size = sum(tower.state_size for tower in self._towers)
+        users = [inputs for inputs in self._inputs if isinstance(inputs, UserNetwork) and inputs.state_size]
+        if users and config.memory is not None:
+            raise UserError(f"The network {users[0].name} remembers by itself, but memory is {config.memory}; use one.")
+        self._memories: list[UserNetwork] | list[_Tower] = users or self._towers
+        self.state_size = sum(each.state_size for each in self._memories)
 
     @property
     def critic_output(self) -> nn.Linear:
@@ -210,28 +214,35 @@ class GeneralActorCritic(nn.Module):
 
     def drop_critic(self) -> None:
         """Delete the layers that `parameters_of` and `actor_step` do not use."""
-        del self.critic_head, self._towers[1:], self.towers[1:], self._inputs[1:], self.inputs[1:]
+        del self.critic_head, self._towers[1:], self.towers[1:], self._inputs[1:], self.inputs[1:], self._memories[1:]
 
     @property
     def actor_state_size(self) -> int:
         """The size of the actor's part of a state, which is the first part."""
-        return self._towers[0].state_size
+        return self._memories[0].state_size
 
     def actor_step(self, observations: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step of the actor only; returns the parameters and the actor's state after the step, float (B, S)."""
         starts = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
-        top, states = self._towers[0].over_sequences(self._inputs[0](observations)[0], Sequences(starts, state))
+        features, sequences = self._inputs[0](observations)[0], Sequences(starts, state)
+        top, states = self._memories[0].over_sequences(features, sequences)
+        if self._memories[0] is not self._towers[0]:
+            top = self._towers[0](top)
         return self._of_actor(observations, top), states[0]
 
     def over_sequences(self, observations: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor, Tensor]:
         """Run sequences: observations (T * M, D), ordered by step, to parameters (T * M, P), values (T * M,) and the
         states after each step, (T, M, S)."""
-        parts = sequences.state.split([tower.state_size for tower in self._towers], dim=1)
+        parts = sequences.state.split([each.state_size for each in self._memories], dim=1)
+        features = self._features(observations)[: len(self._memories)]
         remembered = [
-            tower.over_sequences(features, Sequences(sequences.starts, part))
-            for tower, features, part in zip(self._towers, self._features(observations), parts, strict=True)
+            each.over_sequences(own, Sequences(sequences.starts, part))
+            for each, own, part in zip(self._memories, features, parts, strict=True)
         ]
         tops, states = zip(*remembered, strict=True)
+        if self._memories[0] is not self._towers[0]:
+            features = [*tops] * (len(self._towers) // len(tops))
+            tops = tuple(tower(own) for tower, own in zip(self._towers, features, strict=True))
         return *self._heads(observations, tops), torch.cat(states, dim=2)
 
     def _features(self, observations: Tensor) -> list[Tensor]:
@@ -279,6 +290,12 @@ def network_for(
     if not config.share_encoder and not layout.images and config.network is None:
         raise UnsupportedSpace("share_encoder needs images, but the observations have none; leave it on.")
     network = _new_network(layout, action_space, config, generator)
+    has_memory = isinstance(network, GeneralActorCritic) and network.state_size
+    if config.sequence_length is not None and not has_memory:
+        raise UnsupportedSpace(
+            f"sequence_length is {config.sequence_length}, but the network {config.network} has no step() that "
+            "remembers; leave it out."
+        )
     if not config.ortho_init:
         users = [part for inputs in network.modules() if isinstance(inputs, UserNetwork) for part in inputs.modules()]
         draw_default_weights((layer for layer in network.modules() if layer not in users), generator)

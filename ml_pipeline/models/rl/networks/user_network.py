@@ -1,7 +1,8 @@
 """A user's network in the place of ours: from observations to features, before memory, hidden layers and heads.
 
 The module sees observations as its space describes them, not as columns. Dry runs find its width and its mistakes
-before training. B samples, D observation size.
+before training. A module with `step` remembers: it is called after `forward`, with a state per environment.
+B samples, D observation size; T steps, M sequences, F features, S state size.
 """
 
 import copy
@@ -24,6 +25,7 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.settings import LostFunction, function_shown
 from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout, image_shape
 from ml_pipeline.models.rl.preprocessing.spaces import flat_size, observation_encoder
+from ml_pipeline.models.rl.transitions import Sequences
 from ml_pipeline.runtime.acting import ACTION_MASK
 from ml_pipeline.runtime.global_random import global_generators_untouched
 from ml_pipeline.runtime.user_code import call_user_code, import_by_name
@@ -42,6 +44,7 @@ class UserNetwork(nn.Module):
     """A module that a user's function makes for the space of observations.
 
     widths: the sizes of its features: one, or two if it returns a tensor for the policy and one for the value.
+    state_size: the numbers that it remembers per environment; 0 without `step`.
     The module stays in evaluation mode, because a policy must give the same probabilities when it acts and learns.
     """
 
@@ -63,7 +66,7 @@ class UserNetwork(nn.Module):
         """
         super().__init__()
         self.name = network_name(function)
-        self._layout, self._normalized = layout, normalized
+        self._layout, self._normalized, self.state_size = layout, normalized, 0
         seed = int(torch.randint(2**31, (1,), generator=generator))
         # Under the lock, because the global generators belong to all threads.
         with _one_at_a_time, global_generators_untouched(), torch.random.fork_rng(devices=[]):
@@ -74,7 +77,14 @@ class UserNetwork(nn.Module):
             if orthogonal and _is_extractor(self.module):
                 _make_orthogonal(self.module)
             self._writes = False
-            self.widths = self._try_out()
+            features = self._try_out()
+            if hasattr(self.module, "step"):
+                remembered = self._try_memory(features)
+                self._check_gradients((*features, remembered))
+                features = (remembered,)
+            else:
+                self._check_gradients(features)
+            self.widths = tuple(each.shape[1] for each in features)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, ...]:
         """Observations (B, D) to features, float32 (B, width) each."""
@@ -82,6 +92,22 @@ class UserNetwork(nn.Module):
         with _one_at_a_time if self._writes else nullcontext():
             features = self.module(self._seen(observations))
         return (features,) if isinstance(features, Tensor) else tuple(features)
+
+    def over_sequences(self, features: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """Features (T * M, F) to those with what the module remembers, (T * M, width), and the states after each step,
+        (T, M, S). Needs a module with `step`; the state is 0 at the start of an episode."""
+        starts, state = sequences
+        steps = features.unflatten(0, starts.shape)
+        if hasattr(self.module, "sequence"):
+            outputs, states = self.module.sequence(steps, state, starts)
+            return outputs.flatten(0, 1), states
+        outputs, states = [], []
+        for step_features, begins in zip(steps, starts, strict=True):
+            state = torch.where(begins[:, None], torch.zeros_like(state), state)
+            output, state = self.module.step(step_features, state)
+            outputs.append(output)
+            states.append(state)
+        return torch.cat(outputs), torch.stack(states)
 
     def try_on_device(self) -> None:
         """Raise UserError if the module fails on the device to which it has been moved."""
@@ -120,8 +146,8 @@ class UserNetwork(nn.Module):
             )
         return module
 
-    def _try_out(self) -> tuple[int, ...]:
-        """The widths of the features. Raises UserError if the module cannot be trained."""
+    def _try_out(self) -> tuple[Tensor, ...]:
+        """The features of some observations. Raises UserError if the module is no function of them."""
         self._check_weights()
         rows = self._rows()
         given = rows.clone()
@@ -143,8 +169,48 @@ class UserNetwork(nn.Module):
                     "gives other features for an observation alone than in a batch; compute each row by itself, and "
                     "use LayerNorm in place of statistics over the batch"
                 )
-        self._check_gradients(first)
-        return tuple(features.shape[1] for features in first)
+        return first
+
+    def _try_memory(self, of_forward: tuple[Tensor, ...]) -> Tensor:
+        """The features after some steps. Raises UserError if steps and sequences cannot be used."""
+        size = getattr(self.module, "state_size", None)
+        if not isinstance(size, int) or size < 1 or len(of_forward) > 1:
+            raise self._error(
+                "has step(), so it must return one tensor of features, and its attribute state_size must be the numbers "
+                f"to remember per environment, but that is {size!r}"
+            )
+        self.state_size = size
+        rng, starts = torch.Generator().manual_seed(0), torch.zeros(4, _N_ROWS, dtype=torch.bool)
+        starts[2, 0] = True  # an episode starts within a sequence
+        before = torch.randn(4, *of_forward[0].shape, generator=rng)
+        state, found = torch.zeros(_N_ROWS, size), []
+        for step_features, begins in zip(before, starts, strict=True):
+            state = torch.where(begins[:, None], torch.zeros_like(state), state)
+            output, state = self._pair("step", step_features, state)
+            self._checked(output)
+            if state.shape != (_N_ROWS, size):
+                raise self._error(
+                    f"must return a state of ({_N_ROWS}, {size}) from step(), but got {tuple(state.shape)}"
+                )
+            found.append(output)
+        if hasattr(self.module, "sequence"):
+            outputs, states = self._pair("sequence", before, torch.zeros(_N_ROWS, size), starts)
+            expected = torch.stack(found)
+            is_same = outputs.shape == expected.shape and states.shape == (*starts.shape, size)
+            if not is_same or not torch.allclose(outputs, expected, rtol=_ROUNDING, atol=_ROUNDING):
+                raise self._error(
+                    "must return from sequence() what step() returns step by step, (T, M, width) and the states after "
+                    f"each step, (T, M, {size}), with a state of 0 where an episode starts"
+                )
+        return torch.cat(found)
+
+    def _pair(self, method: str, *arguments: Tensor) -> tuple[Tensor, Tensor]:
+        name = f"{method}() of the network {self.name}"
+        found = call_user_code(name, lambda each: getattr(self.module, method)(*each), arguments)
+        is_pair = isinstance(found, tuple | list) and len(found) == 2
+        if not is_pair or not all(isinstance(part, Tensor) for part in found):
+            raise self._error(f"must return features and state from {method}(), but returned {_shown(found)}")
+        return found[0], found[1]
 
     def _rows(self) -> Tensor:
         """Observations as the module may get them, (rows, D); always the same ones."""

@@ -1,5 +1,6 @@
 """Every kind of policy and action in a trainer: exact resumption, the same bits with workers, memory that is used."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import gymnasium
@@ -19,6 +20,7 @@ from ml_pipeline.models.rl.rollout.estimates import compute_gae, estimate
 from ml_pipeline.models.rl.rollout.host_collector import HostCollector
 from ml_pipeline.models.rl.transitions import Sequences
 from ml_pipeline.models.rl.update import ppo_update
+from ml_pipeline.runtime.user_code import load_user_file
 
 NUM_ENVS, N_ITERATIONS, N_STEPS = 3, 3, 8
 VECTOR = spaces.Box(-9, 9, (2,))
@@ -45,6 +47,9 @@ class of_parts(nn.Module):  # noqa: N801 - used as a function
         self.kept = {key: branch(seen[key].flatten(1)) for key, branch in self.branches.items()}  # not for threads
         features = torch.cat(list(self.kept.values()), dim=1).tanh()
         return [features, features * 2][: self.n] if self.n > 1 else features
+
+
+Attention = load_user_file(Path(__file__).parents[4] / "examples" / "attention_memory.py").Attention
 
 
 class Kind(NamedTuple):
@@ -83,6 +88,10 @@ KINDS = {
     "user's network of two tensors, masked": Kind(
         masked=True, action_space=spaces.Discrete(4), settings={"network": of_parts, "network_kwargs": {"n": 2}}
     ),
+    "user's memory, in parts": Kind(
+        settings={"network": Attention, "network_kwargs": {"n": 3, "width": 4}, "sequence_length": 4}
+    ),
+    "user's memories": Kind(settings={"network": Attention, "network_kwargs": {"n": 2}, "share_encoder": False}),
     "gru, masked, in parts": Kind(masked=True, settings={"memory": "gru", "memory_size": 4, "sequence_length": 2}),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -211,7 +220,7 @@ def collected(kind):
     return policy, collector
 
 
-recurrent = pytest.mark.parametrize("kind", ["gru", "lstm, masked, shared"])
+recurrent = pytest.mark.parametrize("kind", ["gru", "lstm, masked, shared", "user's memories"])
 
 
 @recurrent
@@ -302,7 +311,11 @@ class Echo(gymnasium.Env):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize(
+    "memory",
+    [{"memory": "gru", "memory_size": 16}, {"memory": "lstm", "memory_size": 16}, {"network": Attention}],
+    ids=["gru", "lstm", "attention"],
+)
 def test_a_policy_with_memory_learns_what_none_without_it_can(memory):
     config = PPOConfig(
         n_steps=24,
@@ -310,8 +323,7 @@ def test_a_policy_with_memory_learns_what_none_without_it_can(memory):
         n_epochs=4,
         learning_rate=1e-2,
         hidden_sizes=(16,),
-        memory=memory,
-        memory_size=16,
+        **memory,
         normalize_rewards=False,
     )
     envs = SerialEnv([Echo] * 8)

@@ -18,7 +18,7 @@ from ml_pipeline.models.rl.networks.user_network import UserNetwork
 from ml_pipeline.models.rl.policies import threads_and_device
 from ml_pipeline.models.rl.policies.policy import Policy
 from ml_pipeline.models.rl.preprocessing.observations import observation_layout
-from ml_pipeline.models.rl.transitions import TrainingFailed
+from ml_pipeline.models.rl.transitions import Sequences, TrainingFailed
 
 VECTOR, CHOICES = spaces.Box(-9, 9, (3,)), spaces.Discrete(2)
 FRAME = spaces.Box(0, 255, (40, 38, 3), np.uint8)
@@ -382,6 +382,74 @@ def test_a_policy_fits_only_weights_of_the_same_function():
     with pytest.raises(UserError, match=r":linear has changed since the policy was saved: inputs\.0\.module\.weight"):
         changed.load_state_dict(state)
     assert all(torch.equal(weight, before[name]) for name, weight in changed.state_dict()["network"].items())
+
+
+class Decaying(nn.Module):
+    """Remembers a decaying sum of its features."""
+
+    state_size = 4
+
+    def __init__(self, space, how="step by step"):
+        super().__init__()
+        self.how, self.layer, self.decay = how, nn.Linear(space.shape[0], 4), nn.Parameter(torch.tensor(0.5))
+        if how != "step by step":
+            self.sequence = self.at_once
+        if how == "no size":
+            self.state_size = None
+
+    def forward(self, observations):
+        return self.layer(observations)
+
+    def step(self, features, state):
+        state = state * self.decay + features
+        if self.how == "short state":
+            return features, state[:, :2]
+        return state.tanh(), state
+
+    def at_once(self, features, state, starts):
+        states = []
+        for step_features, begins in zip(features, starts, strict=True):
+            if self.how != "forgets no episode":
+                state = state * ~begins[:, None]
+            state = state * self.decay + step_features
+            states.append(state)
+        return torch.stack(states).tanh(), torch.stack(states)
+
+
+def test_a_module_that_steps_remembers_and_forgets_where_an_episode_starts():
+    policy = policy_of(Decaying, hidden_sizes=())
+    starts = torch.zeros(5, 2, dtype=torch.bool)
+    starts[3, 1] = True
+    rows = torch.randn(10, 3)
+    parameters, values, states = policy.network.over_sequences(rows, Sequences(starts, torch.zeros(2, 4)))
+    features, expected = policy.user_network.module(rows).unflatten(0, (5, 2)), torch.zeros(2, 4)
+    for t in range(5):
+        expected = expected * ~starts[t, :, None] * 0.5 + features[t]
+        torch.testing.assert_close(states[t], expected)
+    torch.testing.assert_close(parameters[-2:], policy.network.actor_head(expected.tanh()))
+    torch.testing.assert_close(values[-2:], policy.network.critic_head(expected.tanh()).squeeze(1))
+    at_once = policy_of(Decaying, hidden_sizes=(), network_kwargs={"how": "at once"})
+    found = at_once.network.over_sequences(rows, Sequences(starts, torch.zeros(2, 4)))
+    torch.testing.assert_close(found, (parameters, values, states))
+
+
+@pytest.mark.parametrize(
+    ("how", "settings", "sentence"),
+    [
+        ("no size", {}, r"has step\(\), so .* state_size must be .* but that is None\.$"),
+        ("short state", {}, r"must return a state of \(3, 4\) from step\(\), but got \(3, 2\)"),
+        ("forgets no episode", {}, r"must return from sequence\(\) what step\(\) returns step by step"),
+        ("at once", {"memory": "gru"}, r"remembers by itself, but memory is gru; use one\.$"),
+    ],
+)
+def test_a_memory_that_cannot_be_used_is_named(how, settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        policy_of(Decaying, network_kwargs={"how": how}, **settings)
+
+
+def test_sequences_are_for_networks_that_remember():
+    with pytest.raises(UserError, match=r"sequence_length is 8, but the network .*:linear has no step\(\) that rememb"):
+        policy_of(linear, sequence_length=8)
 
 
 def test_the_run_says_that_the_network_is_not_compiled():
