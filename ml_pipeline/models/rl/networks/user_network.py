@@ -176,8 +176,8 @@ class UserNetwork(nn.Module):
         size = getattr(self.module, "state_size", None)
         if not isinstance(size, int) or size < 1 or len(of_forward) > 1:
             raise self._error(
-                "has step(), so it must return one tensor of features, and its attribute state_size must be the numbers "
-                f"to remember per environment, but that is {size!r}"
+                "has step(), so it must return one tensor of features, and its state_size must be how many numbers to "
+                f"remember per environment, but that is {size!r}"
             )
         self.state_size = size
         rng, starts = torch.Generator().manual_seed(0), torch.zeros(4, _N_ROWS, dtype=torch.bool)
