@@ -211,6 +211,7 @@ class OrderEvents:
 
     def since(self, told: EventCursor) -> tuple[list[BrokerEvent], EventCursor]:
         """The unreported events, and the cursor after them."""
+        self._tracked.take_back(told.number if told.run == self._run else -1)
         for name, request in told.requests.items():
             self._tracked.track(name, legs=list(request.legs) or [name])
         if told.run not in ("", self._run) and told.after is not None:
@@ -231,7 +232,9 @@ class OrderEvents:
             events += self._events(tracked, request)
             if not self._tracked.has_ended(tracked) and not self._tracked.never_came(tracked):
                 after.requests[tracked.client_order_id] = request
-        self._tracked.forget_old()
+        for tracked in self._tracked:
+            if not self._may_have_news(tracked, told) and self._tracked.has_ended(tracked):
+                self._tracked.set_aside(tracked)
         return events, after
 
     def _latest(self, before: np.datetime64 | None) -> np.datetime64:

@@ -334,11 +334,16 @@ class Tracked:
 
 
 class TrackedOrders:
-    """Every order that was sent or looked up, by the session's ID."""
+    """Every order that was sent or looked up, by the session's ID.
+
+    Iterating yields those that may have news, so its cost does not grow with the age of a session.
+    """
 
     def __init__(self, book: OrderBook) -> None:
         self._book = book
         self._tracked: dict[str, Tracked] = {}
+        self._ended: dict[str, Tracked] = {}  # those whose end was reported, oldest first; not in `_tracked`
+        self._ended_number = 0  # the largest number of them
         self._exits: dict[str, Tracked] = {}  # those of them that protect positions: few, and searched for each order
         self.number = 0
         """Number of orders so far."""
@@ -347,11 +352,12 @@ class TrackedOrders:
         return iter([*self._tracked.values()])
 
     def get(self, name: str) -> Tracked | None:
-        return self._tracked.get(name)
+        return self._tracked.get(name) or self._ended.get(name)
 
     def track(self, name: str, *, symbol: str = "", legs: Sequence[str] = ()) -> Tracked:
         """Track the order with this ID, and these orders at Alpaca for it."""
-        tracked = self._tracked.setdefault(name, Tracked(name, symbol, 0))
+        tracked = self._tracked[name] = self.get(name) or Tracked(name, symbol, 0)
+        self._ended.pop(name, None)
         if tracked.is_exit:
             self._exits[name] = tracked
         if not tracked.number or self.never_came(tracked):
@@ -367,7 +373,7 @@ class TrackedOrders:
 
     def symbol(self, name: str) -> str:
         """The symbol of a tracked order; empty if it is unknown."""
-        tracked = self._tracked.get(name)
+        tracked = self.get(name)
         if tracked is None or tracked.symbol:
             return "" if tracked is None else tracked.symbol
         return next((order.symbol for order in self.found(tracked)), "")
@@ -386,8 +392,8 @@ class TrackedOrders:
         return next((name for name, tracked in self._exits.items() if leg in tracked.legs), name_of(leg))
 
     def untrack(self, name: str) -> None:
-        self._tracked.pop(name, None)
-        self._exits.pop(name, None)
+        for orders in (self._tracked, self._ended, self._exits):
+            orders.pop(name, None)
 
     def legs(self, name: str) -> list[str]:
         """The known IDs of its orders at Alpaca."""
@@ -448,12 +454,23 @@ class TrackedOrders:
         """Whether an order whose answer was lost is still unknown after a long time."""
         return not self.found(tracked) and time.monotonic() > tracked.tried_at + _UNKNOWN_FOR_S
 
-    def forget_old(self) -> None:
-        ended = [tracked for tracked in self if self.has_ended(tracked)]
-        for tracked in ended[: max(len(ended) - _KEPT, 0)]:
-            self.untrack(tracked.client_order_id)
-            for leg in tracked.legs:
+    def set_aside(self, tracked: Tracked) -> None:
+        """Note that its end was reported. The oldest of these orders are forgotten."""
+        name = tracked.client_order_id
+        self._ended[name] = self._tracked.pop(name)
+        self._ended_number = max(self._ended_number, tracked.number)
+        while len(self._ended) > _KEPT:
+            oldest = next(iter(self._ended.values()))
+            self.untrack(oldest.client_order_id)
+            for leg in oldest.legs:
                 self._book.forget(leg)
+
+    def take_back(self, after: int) -> None:
+        """Yield all orders again if the caller repeats a time before the end of one: only orders up to this number had
+        been reported."""
+        if after < self._ended_number:
+            self._tracked = {**self._ended, **self._tracked}
+            self._ended, self._ended_number = {}, 0
 
 
 def name_of(leg: str) -> str:

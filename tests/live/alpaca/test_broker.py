@@ -51,6 +51,28 @@ def test_the_same_cursor_gives_the_same_events_again(broker):
     assert broker.poll(start)[0] == events
 
 
+def test_a_poll_looks_only_at_orders_that_may_have_news(broker, server):
+    """However many have ended before; those are found again by their IDs, and told again for an older cursor."""
+    _, first = broker.poll(None)
+    broker.submit([order(f"order {i}", 1.0) for i in range(12)])
+    server.trading.exchange.fills = "on demand"
+    broker.submit([order("open", 1.0)])
+    events, second = broker.poll(first)
+    assert len(fills(events)) == 12
+    assert broker.poll(second)[0] == []
+    assert [each.client_order_id for each in broker._tracked] == ["open"]
+
+    assert [each.status for each in broker.orders(["order 3"])] == ["filled"]
+    assert broker.submit([order("order 3", 1.0)])[0].status == "filled"
+    assert broker.poll(second)[0] == []
+    assert [each.client_order_id for each in broker._tracked] == ["open"]
+    again, third = broker.poll(first)
+    assert (again, third) == (events, second)
+    server.trading.exchange.fill("open")
+    events, _ = poll_until(broker, second, fills)
+    assert fills(events) == [("open", 1.0, 100.0)]
+
+
 def test_another_process_goes_on_from_the_cursor(open_broker, server):
     server.trading.exchange.fills = "on demand"
     first = open_broker()
