@@ -3,7 +3,9 @@
 An order of 0.1 BTC reports 0.1 as filled, but the account receives 0.09975. Neither the order nor its fills show the
 fee, and the activity (CFEE) comes a day later. The position shows it: fee = position before + fills - position after.
 Sources: https://alpaca.markets/docs/crypto/activities/, https://github.com/alpacahq/alpaca-py/issues/374.
-Fees of sales are taken from the proceeds, and are reported as charges when Alpaca books them.
+Fees of sales are in dollars. It is assumed that a sale adds its whole proceeds to the cash, and that the fee leaves it
+when Alpaca posts it as an activity (FEE) at the end of the day; it is then reported as a charge. If Alpaca took it at
+once, the comparison with the books would find cash missing.
 """
 
 import time

@@ -199,6 +199,8 @@ class AlpacaBroker:
                     asset = asset_of(self._rest.get(f"/assets/{quote(symbol, safe='')}"))
                 # Without the slash, orders and positions would have another name than the session.
                 tradable = asset.tradable and asset.is_crypto == is_pair(symbol)
+                if is_pair(symbol):  # the books hold dollars: ETH/BTC would be paid in bitcoin
+                    tradable = tradable and symbol.endswith("/USD")
                 self._assets[symbol] = asset._replace(tradable=tradable, protected=self._protects)
             except Refused as refused:
                 if refused.status not in _UNKNOWN_SYMBOL:
@@ -290,7 +292,7 @@ def open_alpaca(
         if unknown:
             raise UserError(
                 f"{', '.join(unknown)} cannot be traded in this account, which trades US stocks, ETFs and crypto that "
-                "Alpaca has; name such symbols, pairs with a slash (BTC/USD), or use the simulated broker."
+                "Alpaca has; name such symbols, pairs with the dollar as BTC/USD, or use the simulated broker."
             )
         if any(map(is_pair, symbols)):
             if broker._protects:

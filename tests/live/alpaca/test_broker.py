@@ -316,6 +316,13 @@ def test_a_symbol_that_alpaca_does_not_have_is_refused_at_the_start(server):
         open_alpaca(config_for(server), symbols=["AAPL", "EURUSD", "BTCUSD"])
 
 
+def test_a_pair_that_is_not_paid_in_dollars_is_refused_at_the_start(server):
+    from ml_pipeline.live.alpaca.broker import open_alpaca
+
+    with pytest.raises(UserError, match="ETH/BTC cannot be traded in this account"):
+        open_alpaca(config_for(server), symbols=["BTC/USD", "ETH/BTC"])
+
+
 def test_a_cursor_of_another_broker_is_refused(broker):
     with pytest.raises(UserError, match="it began with another broker"):
         broker.poll("17")
