@@ -201,6 +201,7 @@ class OrderManager:
                         "its stop or target closed the position before the order was sent",
                     )
                 )
+        protector.keep_rest({each.request.symbol: exact(each.request.quantity) for each in self.unsent})
 
     def protect(self, account: AccountBook) -> list[Unprotected] | None:
         """Make the protective orders at the broker fit the books, see `Protector.keep`. Positions in symbols with open

@@ -91,11 +91,32 @@ class Protector:
     def lift(self, symbols: Collection[str]) -> None:
         """Cancel the protective orders of these symbols: brokers take no second order for the same shares.
 
-        `keep` replaces them. Raises BrokerUnavailable if one is still open.
+        `keep_rest` and `keep` replace them. Raises BrokerUnavailable if one is still open.
         """
         if self._broker is not None:
             self._confirmed -= {self._of(symbol).get("id") for symbol in symbols}
             self._broker.unprotect(symbols)
+
+    def keep_rest(self, changes: Mapping[str, Decimal]) -> None:
+        """After `lift` and before orders are sent, protect what they leave of the positions that they reduce.
+
+        changes: signed quantity of the order of each symbol. An order that enlarges a position leaves nothing: brokers
+        take no purchase beside a stop that sells. `keep` renews what is refused here. Raises BrokerUnavailable.
+        """
+        rests = []
+        with self._record.transaction():
+            for symbol, change in changes.items():
+                if "id" not in (own := self._of(symbol)):
+                    continue
+                quantity, *prices = own["values"]
+                whole = exact(own.get("whole", quantity)) + exact(own["filled"])
+                if whole * change < 0 < whole * (whole + change):
+                    self._renew(symbol, [str(whole + change), *prices])
+                    # For another call, if the process ends before the order is sent; `keep` removes it.
+                    self._set(symbol, {**self._of(symbol), "whole": str(whole)})
+                    rests.append(symbol)
+        for symbol in rests:
+            self._send(symbol)
 
     def note(self, update: OrderUpdate) -> bool:
         """Record the broker's update of a protective order, within a transaction. Returns False for other orders."""
@@ -127,6 +148,10 @@ class Protector:
             with self._record.transaction():
                 for symbol in changed:
                     self._renew(symbol, wanted[symbol])
+        for symbol in wanted:
+            if "whole" in (own := self._of(symbol)):
+                with self._record.transaction():
+                    self._set(symbol, {name: value for name, value in own.items() if name != "whole"})
         refused = []
         for position in positions:
             if (reason := self._send(position.symbol)) is not None:

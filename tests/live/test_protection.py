@@ -116,6 +116,36 @@ def test_an_order_that_was_canceled_for_another_is_put_back_under_a_new_id(broke
     assert list(broker.open) == ["A"]
 
 
+def test_what_an_order_leaves_is_protected_before_it_is_sent(broker, record):
+    """Also if the process ends before the order is sent, and the next one lifts and sends again."""
+    keep(start(broker, record), held(10), held(5, symbol="B"), held(-8, symbol="C"))
+    changes = {"A": Decimal(-4), "B": Decimal(-5), "C": Decimal(-2)}  # reduces, closes, enlarges
+    for _ in range(2):
+        protector = start(broker, record)
+        protector.lift(changes)
+        protector.keep_rest(changes)
+        assert {symbol: each.quantity for symbol, each in broker.open.items()} == {"A": 6}
+    assert sent(broker)[-1][1:] == (6.0, 90.0, 120.0)
+    n_sent = len(broker.sent)
+    assert keep(protector, held(6), held(0, symbol="B"), held(-10, symbol="C")) == []
+    assert [each.symbol for each in broker.sent[n_sent:]] == ["C"]
+    protector.lift({"A"})
+    protector.keep_rest({"A": Decimal(-2)})
+    assert broker.open["A"].quantity == 4
+
+
+def test_if_the_order_does_not_fill_the_whole_is_protected_again(broker, record):
+    protector = start(broker, record)
+    keep(protector, held(10))
+    protector.lift({"A"})
+    protector.keep_rest({"A": Decimal(-4)})
+    keep(protector, held(10))
+    assert [each.quantity for each in broker.open.values()] == [10]
+    protector.lift({"A"})
+    protector.keep_rest({"A": Decimal(-3)})
+    assert [each.quantity for each in broker.open.values()] == [7]
+
+
 def test_an_order_that_the_broker_ended_is_renewed(broker, record):
     protector = start(broker, record)
     keep(protector, held(10))

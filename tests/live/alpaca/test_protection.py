@@ -4,8 +4,10 @@ import pytest
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.live.brokers.broker import BrokerUnavailable, Fill, OrderRequest, OrderUpdate, Protection, exact
+from ml_pipeline.live.protection import Position
 from ml_pipeline.trading.accounts.rules import CostsAndLimits
 from tests.live.alpaca.conftest import poll_until
+from tests.live.test_protection import Record, start
 
 BODY = {"code": 42210000, "message": "stop price must not be greater than base price / 1.001"}
 
@@ -116,6 +118,24 @@ def test_a_stop_that_was_sent_before_a_kill_is_told_of_whatever_the_next_process
     bar(server, low=90, high=101)
     events, _ = open_broker().poll(cursor)
     assert fills(events) == [("a", 10.0, 100.0, False), ("a", -10.0, 95.0, True)]
+
+
+def test_what_an_order_leaves_of_a_position_is_never_unprotected_while_it_is_filled(broker, server):
+    """Alpaca sells the shares that the reduced stop and target do not hold, at whatever time they are filled."""
+    exchange = server.trading.exchange
+    protector = start(broker, Record())
+    broker.submit([order("a", 10.0)])
+    assert protector.keep([Position("AAPL", exact(10), 100.0)], 1, any_closed=lambda: False) == []
+    exchange.fills = "on demand"
+    protector.lift({"AAPL"})
+    protector.keep_rest({"AAPL": exact(-4)})
+    (sent,) = broker.submit([order("b", -4.0)])
+    assert sent.status == "accepted"
+    assert [each[2] for each in exits(server) if each[0] != "market"] == ["6", "6"]
+    exchange.fill("b")
+    assert protector.keep([Position("AAPL", exact(6), 100.0)], 2, any_closed=lambda: False) == []
+    assert [each[:3] for each in exits(server)] == [("limit", "sell", "6"), ("stop", "sell", "6")]
+    assert exchange.positions == {"AAPL": 6}
 
 
 def test_alpaca_holds_the_shares_until_both_orders_are_canceled(open_broker, server):
