@@ -3,7 +3,6 @@
 A separate thread per address delivers the messages, so that delivery can neither slow nor end trading.
 """
 
-import contextlib
 import logging
 import queue
 import threading
@@ -58,6 +57,11 @@ NOT_SENT: frozenset[Event] = frozenset(
 """The events that are not: they belong to normal trading. Each event is here or in `ALERTS`."""
 
 
+def drained(sentences: "queue.SimpleQueue[str]") -> list[str]:
+    """What other threads have put into the queue."""
+    return [sentences.get_nowait() for _ in range(sentences.qsize())]  # nobody else takes any
+
+
 class Message(NamedTuple):
     title: str
     body: str
@@ -104,11 +108,7 @@ class Sender:
 
     def take_failures(self) -> list[str]:
         """A sentence for each failed delivery since the last call."""
-        found = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                found.append(self._failures.get_nowait())
-        return found
+        return drained(self._failures)
 
     def end(self) -> None:
         """Deliver the waiting messages with one more try each, and take no others."""

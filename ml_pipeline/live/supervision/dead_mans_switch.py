@@ -4,7 +4,6 @@ By the convention of healthchecks.io, a GET of the address means that all is wel
 session has ended by itself. The address may be a secret: no message contains more of it than the host.
 """
 
-import contextlib
 import http.client
 import queue
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ml_pipeline.config.wording import in_one_line
+from ml_pipeline.live.alerting.alerts import drained
 
 _END_S = 5.0
 """Time limit of the last call."""
@@ -66,11 +66,7 @@ class DeadMansSwitch:
 
     def take_outages(self) -> list[str]:
         """A sentence for the log about each outage of the server since the last call."""
-        found = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                found.append(self._outages.get_nowait())
-        return found
+        return drained(self._outages)
 
     def close(self, *, within_s: float = _END_S) -> None:
         """Stop calling, and report a failure if there was one, within the time limit. May be called twice."""
