@@ -53,9 +53,9 @@ class TradingEngine:
         session = self._session
         session.feed.start(after=session.state.time)
         self._bar.last.log_unlogged()
-        if session.orders.protects and session.state.begun:
-            session.attempt(self._look_and_protect)
         ended = self._follow_requests()  # whatever ended the session before may do so again
+        if ended is None and session.orders.protects and session.state.begun:
+            session.attempt(self._look_and_protect)
         while ended is None:
             self._beat()
             for sentence in session.undelivered():

@@ -153,6 +153,34 @@ def test_a_position_is_closed_at_its_stop_while_the_session_is_down(server, tmp_
     assert books(result.folder) == (float(exchange.positions.get(SYMBOL, 0)), pytest.approx(float(exchange.cash)))
 
 
+@pytest.mark.slow
+def test_a_stop_that_alpaca_replaced_by_its_own_is_a_difference_and_closes_nothing(server, tmp_path, prices):
+    """Alpaca may replace a single order after a corporate action: the new one has another ID, and holds the shares."""
+    model = deploy(tmp_path / "model", [SYMBOL], **{**RULES, "take_profit": None})
+    exchange, market = server.trading.exchange, Market(server.trading.exchange, prices)
+    market.check = lambda: None
+
+    def killed_with_a_position(feed, timeout_s):
+        if market.done > 20 and exchange.positions:
+            raise Killed
+        return market.next_item(feed, timeout_s)
+
+    with pytest.raises(Killed):
+        run(server, model, tmp_path / "live", prices, SimpleNamespace(next_item=killed_with_a_position))
+    (stop,) = [each for each in exchange.orders.values() if each.status == "new"]
+    exchange.end(stop.client_order_id, "canceled")
+    fields = {"symbol": SYMBOL, "qty": stop.quantity, "side": stop.side, "type": "stop", "time_in_force": "gtc"}
+    exchange.submit({**fields, "stop_price": stop.stop_price, "client_order_id": "theirs"})
+    held, sent = dict(exchange.positions), {*exchange.orders}
+
+    result = run(server, model, tmp_path / "live", prices, market)
+
+    assert (result.status, result.asked, result.flat) == ("stopped", False, False)
+    assert "order theirs" in result.reason
+    assert (exchange.positions, {*exchange.orders}) == (held, sent)
+    assert not [each for each in events_of(result.folder, "order") if each["closing"]]
+
+
 def books(folder):
     """(position, cash) of the session's books."""
     with closing(Journal(folder / JOURNAL_FILE, writes=False)) as journal:
