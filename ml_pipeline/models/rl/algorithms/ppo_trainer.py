@@ -139,7 +139,7 @@ class PPOTrainer:
                 "CartPole takes 3 times as long as compiled."
             )
         if self.config.use_sde:  # 4 environments, 1,024 steps, minibatches of 64: 8 and 10.5 times
-            found.append("use_sde acts and learns in torch; it is not compiled. Pendulum takes 9 times as long.")
+            found.append("With use_sde, a policy is not compiled; Pendulum takes 9 times as long as without it.")
         return tuple(found)
 
     @property

@@ -248,7 +248,7 @@ def test_a_state_of_other_rollouts_is_refused_and_nothing_changed(changed, sente
 def test_noise_by_state_is_not_compiled_and_the_start_says_so():
     assert trainer_for(SerialEnv(factories())).notices == ()
     (notice,) = trainer_for(SerialEnv(factories()), config=replace(CONFIG, use_sde=True)).notices
-    assert notice.startswith("use_sde acts and learns in torch; it is not compiled.")
+    assert notice.startswith("With use_sde, a policy is not compiled;")
 
 
 def test_one_environment_trains_by_train_episode_and_as_a_plain_gymnasium_environment():
