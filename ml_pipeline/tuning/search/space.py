@@ -38,7 +38,7 @@ _MOST_GRID_POINTS = 10_000
 _NEED_OTHERS = frozenset(
     {
         *("learning_rate_schedule", "ent_coef_schedule", "normalize_advantages_over", "memory_size"),
-        *("sequence_length", "network_kwargs"),
+        *("sequence_length", "sde_sample_freq", "network_kwargs"),
         *("frame_stack", "reward_kwargs", "algorithm", "algorithm_kwargs"),
     }
 )

@@ -144,8 +144,12 @@ def test_a_file_that_is_no_space_is_refused_in_one_sentence(tmp_path, content, s
 
 
 def test_choices_that_another_setting_must_allow_are_left_to_the_trials(tmp_path):
-    path = space_file(tmp_path, {"memory": ["none", "gru"], "memory_size": [32, 64]})
-    assert set(read_space(path).described()) == {"memory", "memory_size"}
+    for first, second in (
+        ({"memory": ["none", "gru"]}, "memory_size"),
+        ({"use_sde": [False, True]}, "sde_sample_freq"),
+    ):
+        path = space_file(tmp_path, {**first, second: [32, 64]})
+        assert set(read_space(path).described()) == {*first, second}
 
 
 @pytest.mark.parametrize(
