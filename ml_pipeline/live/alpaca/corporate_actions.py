@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from ml_pipeline.live.alpaca.client import reading
+from ml_pipeline.live.brokers.broker import UnreadableAnswer
 from ml_pipeline.live.feeds.feed import BarsUnavailable, CorporateAction
 
 _EXCHANGE = ZoneInfo("America/New_York")
@@ -58,20 +60,19 @@ def actions_of(answer: object, symbols: Sequence[str]) -> Iterator[CorporateActi
         return
     for kind, actions in answer.items():
         for each in actions if isinstance(actions, list) else ():
+            named = each.get("id") if isinstance(each, Mapping) else each
             try:
-                action = _action(str(kind).removesuffix("s").replace("_", " "), each)
-            except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
-                named = each.get("id") if isinstance(each, Mapping) else each
-                what = f"Alpaca's corporate action {named} ({kind}) cannot be read: {error!r}"
+                with reading(f"corporate action {named} ({kind})"):
+                    action = _action(str(kind).removesuffix("s").replace("_", " "), each)
+            except UnreadableAnswer as error:
                 moment = np.datetime64(datetime.now(UTC).replace(tzinfo=None), "ns")
-                action = CorporateAction(f"unknown {named}", "", "unknown", moment, 1.0, what)
+                action = CorporateAction(f"unknown {named}", "", "unknown", moment, 1.0, str(error))
             if action.kind == "unknown" or action.symbol in symbols:
                 yield action
 
 
 def _action(kind: str, answer: Mapping[str, Any]) -> CorporateAction:
-    symbol = next(str(answer[name]) for name in _SYMBOLS if answer.get(name))
-    day = date.fromisoformat(next(str(answer[name]) for name in _DAYS if answer.get(name)))
+    symbol, day = _first(answer, _SYMBOLS), date.fromisoformat(_first(answer, _DAYS))
     factor, what = 1.0, f"{symbol}: {kind}"
     if kind in ("forward split", "reverse split"):
         old, new = float(answer["old_rate"]), float(answer["new_rate"])
@@ -84,6 +85,14 @@ def _action(kind: str, answer: Mapping[str, Any]) -> CorporateAction:
         kind, what = "symbol change", f"{symbol} becomes {answer['new_symbol']}"
     name = str(answer.get("id") or f"{kind} {symbol} {day}")
     return CorporateAction(name, symbol, kind, begin_of(day), factor, f"{what} on {day}.")
+
+
+def _first(answer: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The first of these texts that an answer has. Raises KeyError."""
+    found = [str(answer[name]) for name in names if answer.get(name)]
+    if not found:
+        raise KeyError(names[0])
+    return found[0]
 
 
 def begin_of(day: date) -> np.datetime64:

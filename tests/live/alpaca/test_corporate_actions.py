@@ -41,11 +41,14 @@ def test_splits_dividends_and_changes_of_symbols_are_sentences():
     assert {each.begins for each in found} == {MIDNIGHT}
 
 
-@pytest.mark.parametrize("changes", [{"new_rate": None}, {"new_rate": "x"}, {"new_rate": 0}, {"ex_date": "soon"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"new_rate": None}, {"new_rate": "x"}, {"new_rate": 0}, {"ex_date": "soon"}, {"ex_date": None}, {"symbol": None}],
+)
 def test_what_cannot_be_read_is_reported_and_rescales_nothing(changes):
     (found,) = actions_of({"forward_splits": [SPLIT | changes]}, ("AAPL",))
     assert (found.kind, found.factor) == ("unknown", 1.0)
-    assert "s-1" in found.what
+    assert "s-1 (forward_splits) cannot be read: it" in found.what
     assert [each.kind for each in actions_of({"forward_splits": [7]}, ("AAPL",))] == ["unknown"]
     assert list(actions_of([], ("AAPL",))) == list(actions_of({"forward_splits": None}, ("AAPL",))) == []
 
