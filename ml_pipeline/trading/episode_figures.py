@@ -2,9 +2,10 @@
 
     {"episode": {"r": ..., "l": ...}, "drawdown": ..., "turnover": ..., "sharpe_ratio": ..., "max_drawdown": ...}
 
-r is the sum of rewards and l the number of steps. Drawdowns are fractions of the highest equity so far, 0 or below:
-`drawdown` at the end of the episode, `max_drawdown` the largest. `turnover` and `sharpe_ratio` (annualized; NaN if the
-equity never changed) are as in reports. Observations, rewards and accounts are unchanged, bit for bit.
+besides the equity, which every environment reports. r is the sum of rewards and l the number of steps. Drawdowns are
+fractions of the highest equity so far, 0 or below: `drawdown` at the end of the episode, `max_drawdown` the largest.
+`turnover` and `sharpe_ratio` (annualized; NaN if the equity never changed) are as in reports. Observations, rewards and
+accounts are unchanged, bit for bit.
 
 The figures need one row per step until the episode ends; `FastTradingEnv` and `BatchedTradingEnv` keep none.
 """
@@ -103,7 +104,8 @@ class BatchedEpisodeFiguresEnv(BatchedTradingEnv):
         ended = self._ended_equity
         self._add(rows, before, self._now.equity if ended is None else ended, rewards)
         if ended is not None:
-            infos = {**infos, "final_info": self._final_info(done, ended), "_final_info": done.copy()}
+            figures = {**infos["final_info"], **self._final_info(done, ended)}
+            infos = {**infos, "final_info": figures, "_final_info": done.copy()}
             for name, values in self._ran.items():
                 values[done] = self._now.equity[done] if name == "peak" else 0.0
         return observations, rewards, terminated, truncated, infos

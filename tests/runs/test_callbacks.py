@@ -5,12 +5,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from ml_pipeline import train_ppo
 from ml_pipeline.config.errors import UserError
+from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.runs.checkpoint import load_checkpoint, save_checkpoint
 from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.run import Run
@@ -308,3 +312,29 @@ def test_algorithms_of_stable_baselines3_call_them_and_go_on_with_their_state(tm
     assert told["moments"] == ["before_rollout", "after_rollout", "after_iteration"] * 4
     lines = (tmp_path / "whole" / "monitor.csv").read_text().splitlines()[2:]
     assert told["lengths"] == [int(line.split(",")[1]) for line in lines]
+
+
+def test_fees_of_the_example_rise_with_the_score(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(REPOSITORY)
+    names = ("examples.callbacks:RisingFees", "examples.callbacks:NetWorth")
+    ppo = PPOConfig(n_steps=128, minibatch_size=64, n_epochs=1, hidden_sizes=(8,))
+    config = config_of(tmp_path / "run", ppo=ppo, env_id=None, callback=names, eval_interval=1, iterations=5)
+    config = replace(config, trading=replace(config.trading, episode_length=100))
+    task, scores = make_task(config), iter([-0.01, 0.02, 0.01, 0.5, 0.0])
+    task.score, task.report = lambda act: next(scores), lambda act, folder: "Done."
+    seen = []
+    observer = SimpleNamespace(after_rollout=lambda trainer: seen.append(trainer.envs.get_attr("fee_bps")))
+    Run(config, task, callbacks=[observer]).train()
+    assert seen == [(fee, fee) for fee in (0.0, 0.0, 2.0, 2.0, 5.0)]
+    assert [row["mine/fee_bps"] for row in rows(tmp_path / "run")] == [0.0, 2.0, 2.0, 5.0, 5.0]
+    assert all(5_000 < row["mine/net_worth"] < 20_000 for row in rows(tmp_path / "run"))
+
+
+def test_the_goal_of_the_example_moves_away_with_success(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(REPOSITORY)
+    ppo = PPOConfig(n_steps=64, minibatch_size=64, n_epochs=4, hidden_sizes=(16,), learning_rate=1e-2)
+    settings = {"env_id": "examples.callbacks:Goal-v0", "n_envs": 4, "callback": ("examples.callbacks:Farther",)}
+    trained(tmp_path / "run", ppo=ppo, iterations=8, **settings)
+    moved = np.cumsum([row["mine/success"] >= 0.9 for row in rows(tmp_path / "run")])
+    assert [row["mine/distance"] for row in rows(tmp_path / "run")] == (3 + moved).tolist()
+    assert moved[-1] >= 1

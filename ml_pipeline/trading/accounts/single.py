@@ -62,11 +62,15 @@ class PlainAccount:
     _changing: tuple[str, ...] = ("cash", "costs", "equity", "margin_called", "holdings", "orders", "filled", "closes")
 
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
-        self._terms = terms
-        self._closing_terms = terms.closing()
+        self.set_terms(terms)
         self._clip = clip
         self._no_spreads = [0.0] * tables[1].shape[1]
         self.bind(tables)
+
+    def set_terms(self, terms: Terms) -> None:
+        """Apply these costs and limits from the next step on."""
+        self._terms = terms
+        self._closing_terms = terms.closing()
 
     def bind(self, tables: FillTables) -> None:
         """Read prices from `tables`. A pickled account holds none, so call this after unpickling."""
@@ -156,8 +160,8 @@ class LimitTrackingAccount(PlainAccount):
 
     _changing = (*PlainAccount._changing, "binding_limits")
 
-    def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
-        super().__init__(tables, terms, clip)
+    def set_terms(self, terms: Terms) -> None:
+        super().set_terms(terms)
         self._relaxed = {name: relaxed for name, relaxed in _without_each(terms).items() if relaxed != terms}
 
     def begin(self, bar: int, cash: float) -> None:
@@ -207,12 +211,19 @@ class CompiledAccount:
 
     def __init__(self, tables: FillTables, terms: Terms, clip: float = math.inf) -> None:
         self.bind(tables)
-        self._terms_and_clip = (*map(float, terms), clip)
-        self._closing_terms_and_clip = (*map(float, terms.closing()), clip)
+        self._clip = clip
+        self.set_terms(terms)
         self._n_assets = tables[0].shape[1]
         self._step = compiled_step() if tables.bars is None else compiled_step_within()
         self.begin(0, 1.0)
         self.step(0, [0.0] * self._n_assets, [False] * self._n_assets)  # compile now, not in the first step
+
+    def set_terms(self, terms: Terms) -> None:
+        """As `PlainAccount.set_terms`."""
+        self._terms_and_clip = (*map(float, terms), self._clip)
+        self._closing_terms_and_clip = (*map(float, terms.closing()), self._clip)
+        if hasattr(self, "_money"):
+            self._money[2:] = self._terms_and_clip
 
     def begin(self, bar: int, cash: float) -> None:
         self._account = np.zeros((6 if self._tables.bars is None else 12, self._n_assets))
@@ -290,6 +301,6 @@ class CompiledAccount:
         return {name: value for name, value in self.__dict__.items() if name not in _NOT_PICKLED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update({"_clip": state["_terms_and_clip"][-1], **state})  # an earlier version had none
         self._targets, self._trades, self._seen = self._account[3:6]  # views do not survive pickling
         self._step = compiled_step() if len(self._account) == 6 else compiled_step_within()

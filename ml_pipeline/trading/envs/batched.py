@@ -67,7 +67,8 @@ class BatchedTradingEnv(VectorEnv):
     device. `FastTradingEnv` draws other starts from the same seed.
 
     Autoreset is SAME_STEP: infos["final_obs"], (N, ...), holds the last observation of each episode that ended, which
-    infos["_final_obs"] marks. Rewards are float64 in arrays and float32 in tensors. Each step returns new observations.
+    infos["_final_obs"] marks, and infos["final_info"]["equity"], (N,), its equity. Rewards are float64 in arrays and
+    float32 in tensors. Each step returns new observations.
     """
 
     _now: _Episodes
@@ -186,7 +187,8 @@ class BatchedTradingEnv(VectorEnv):
         ended = xp.chosen(done)
         infos: dict[str, Any] = {}
         if len(ended):
-            infos = {"final_obs": observations, "_final_obs": done}
+            final_info = {"equity": equity + 0.0, "_equity": done}  # a copy: accounts are renewed in place
+            infos = {"final_obs": observations, "_final_obs": done, "final_info": final_info, "_final_info": done}
             self._begin_again(ended)
             observations = xp.observe_again(observations, ended, self._seen())
         return observations, rewards if self._device is None else xp.floats(rewards), terminated, truncated, infos

@@ -3,6 +3,7 @@
 A assets, W bars in a window, D features per bar.
 """
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import gymnasium
@@ -34,7 +35,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
     Reward: see `rewards`; by default ln(V[t+1] / V[t]) of the equity V after costs.
     With `flat_at_close`, the action before the last fill of a session is not read: all positions are closed, and the
     choices of discrete actions are then flat.
-    Ruin and a margin call terminate; the end of the data, or of `episode_length` steps, truncates.
+    Ruin and a margin call terminate; the end of the data, or of `episode_length` steps, truncates. The last info of an
+    episode has the "equity".
 
     episode_length: steps per episode, which starts at a random bar (training). None: one pass through all bars
     (evaluation).
@@ -56,7 +58,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         if market.n_bars < window + 1:
             raise UserError(f"A window of {window} needs {window + 1} bars, but got {market.n_bars}; use more bars.")
         self.market = market
-        self.rules = rules = rules or TradingRules()
+        self.rules = self._first_rules = rules = rules or TradingRules()
         self.window = window
         self.episode_length = episode_length
         self.reward = reward or LogReturn()
@@ -92,7 +94,7 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         return {name: value for name, value in self.__dict__.items() if name not in of_market}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update({"_first_rules": state["rules"], **state})  # an earlier version had no other rules
         self._account.bind(self._bind_market())
 
     def meaning(self) -> dict[str, dict[str, Any]]:
@@ -115,7 +117,9 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
         attributes, which might change too."""
         if keeps_own_values(self.reward):
             raise NotPlain(f"a {type(self.reward).__name__} with attributes")
+        changed = {} if self.rules is self._first_rules else {"fee_bps": self.fee_bps}
         return {
+            **changed,
             "bar": self._bar,
             "last_bar": self._last_bar,
             "ruined": self._ruined,
@@ -128,6 +132,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
 
     def set_plain_state(self, state: dict[str, Any]) -> None:
         """Continue from a state of `get_plain_state`; the environment must be made with the same arguments."""
+        if "fee_bps" in state or self.rules is not self._first_rules:
+            self.fee_bps = state.get("fee_bps", self._first_rules.fee_bps)
         self._bar, self._last_bar, self._ruined = state["bar"], state["last_bar"], state["ruined"]
         self._account.set_state(state["account"])
         self._actions.set_state(state["actions"])
@@ -144,6 +150,19 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
             start = int(self.np_random.integers(start, latest + 1))
         self._begin(start)
         return self._observe(), {}
+
+    @property
+    def fee_bps(self) -> float:
+        """The fee of `rules`. If it is set, it applies from the next step on; `sell_fee_bps` is unchanged.
+
+        Raises UserError if it is out of range.
+        """
+        return self.rules.fee_bps
+
+    @fee_bps.setter
+    def fee_bps(self, fee_bps: float) -> None:
+        self.rules = replace(self.rules, fee_bps=fee_bps)
+        self._account.set_terms(self.rules.terms(self.market.periods_per_year))
 
     @property
     def equity(self) -> float:
@@ -184,7 +203,8 @@ class FastTradingEnv(gymnasium.Env[NDArray[np.float32], Any]):
             reward, self._reward_state = self.reward.step(PLAIN_OPS, self._reward_state, before, account.equity)
         self._bar = bar = bar + 1
         self._ruined = ruined = account.margin_called or account.equity <= self._ruin
-        return self._observe(), reward, ruined, bar >= self._last_bar and not ruined, {}
+        truncated = bar >= self._last_bar and not ruined
+        return self._observe(), reward, ruined, truncated, {"equity": self.equity} if ruined or truncated else {}
 
     def _fills(self, bar: int) -> list[Fill]:
         """The fills of the step decided at `bar`, without costs."""

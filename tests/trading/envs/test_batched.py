@@ -44,6 +44,7 @@ def test_an_episode_that_ends_gives_its_last_observation_and_begins_anew(tiny_ma
     assert truncated.all()
     assert not terminated.any()
     np.testing.assert_array_equal(infos["_final_obs"], True)
+    assert (infos["final_info"]["equity"] > env.equity).all()  # of the episodes that ended
     np.testing.assert_array_equal(infos["final_obs"][:, 0], starts + 2)
     assert (infos["final_obs"][:, 1] > 0.9).all()  # long at the end, flat anew
     np.testing.assert_array_equal(observations[:, 1], 0)

@@ -3,6 +3,7 @@ import os
 import pickle
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,6 +44,30 @@ def test_one_asset_by_hand(tiny_market):
     assert (terminated, truncated) == (False, True)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(FLAT)
+
+
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+def test_a_fee_that_is_set_applies_from_the_next_step_on(tiny_market, engine):
+    if engine == "compiled":
+        pytest.importorskip("numba")
+    market = tiny_market(close=[100, 100, 100, 100], open=[100, 100, 100, 100])
+    env = FastTradingEnv(market, TradingRules(fee_bps=0, initial_cash=1_000), engine=engine)
+    env.reset(seed=0)
+    assert env.step(LONG)[1] == 0.0
+    env.fee_bps = 100
+    state = deepcopy(env.get_plain_state())
+    other = FastTradingEnv(market, TradingRules(fee_bps=0, initial_cash=1_000), engine=engine)
+    other.set_plain_state(state)
+    for each in (env, other):
+        assert each.fee_bps == 100
+        assert each.step(FLAT)[4] == {}
+        assert each.equity == pytest.approx(990)  # 1 % of 1,000
+        assert each.step(FLAT)[4] == {"equity": pytest.approx(990)}
+    other.set_plain_state({name: value for name, value in state.items() if name != "fee_bps"})
+    assert other.fee_bps == 0
+    with pytest.raises(UserError, match="fee_bps"):
+        env.fee_bps = -1
+    assert env.fee_bps == 100
 
 
 def test_filled_at_the_close_it_was_decided_on(tiny_market):

@@ -201,10 +201,14 @@ def _checked(name: str, returned: Any) -> Mapping[str, float]:
     if returned is None:
         return {}
     if isinstance(returned, Mapping):
-        wrong = [each for each in returned.items() if not (isinstance(each[0], str) and isinstance(each[1], Real))]
+        wrong = {
+            each: value
+            for each, value in returned.items()
+            if not (isinstance(each, str) and isinstance(value, Real | np.bool_))
+        }
         if not wrong:
             return returned
-        returned = dict(wrong[:1])
+        returned = wrong
     raise CallbackFailed(
         f"{name} must return None or a dict of numbers by name, such as {{'mine/fee_bps': 2.0}}, but returned "
         f"{_shown(returned)}; return float(...) of each value."

@@ -233,8 +233,8 @@ class EnvsOfAll:
     def _method(self, name: str) -> Any:
         if not callable(method := getattr(self._envs, name, None)):
             raise UserError(
-                f"{type(self._envs).__name__} has no {name}(); train in functions that make one environment each, or "
-                "in a vector environment with this method."
+                f"{type(self._envs).__name__} has no {name}(); train in functions that make one environment each "
+                "(vec_env parallel or serial), or in a vector environment with this method."
             )
         return method
 
