@@ -203,9 +203,8 @@ def test_a_killed_run_of_the_command_line_goes_on_with_its_callbacks(tmp_path, u
 def test_a_callback_that_raises_saves_the_run_and_fails_it(tmp_path, user, capfd):
     own = command(tmp_path / "run", user, "--callback", "my_callbacks:Failing", "--callback", NAME)
     assert train_ppo.main(own) == 1
-    sentence = (
-        "The callback Failing.after_rollout failed in line 35 of my_callbacks.py: KeyError: 'worth'; correct it there."
-    )
+    failed = "The callback Failing.after_rollout failed in line 35 of my_callbacks.py: KeyError: 'worth'."
+    sentence = f"{failed} Correct it, then resume or train again."
     shown = capfd.readouterr().err
     assert f"train_ppo.py: {sentence}\n" in shown
     assert 'return {}["worth"]' in shown  # of the traceback

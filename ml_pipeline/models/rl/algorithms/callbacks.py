@@ -227,7 +227,9 @@ def _called(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         place = innermost_user_line(error)
         what = excerpt(f"{type(error).__name__}: {error}".rstrip("."), 10 * _LONGEST)
         where = f"line {place.lineno} of {Path(place.filename).name}"
-        raise CallbackFailed(f"The callback {name} failed in {where}: {what}; correct it there.") from error
+        raise CallbackFailed(
+            f"The callback {name} failed in {where}: {what}. Correct it, then resume or train again."
+        ) from error
 
 
 def _shown(value: object) -> str:

@@ -305,9 +305,8 @@ def test_a_callback_that_raises_ends_the_training_after_its_iteration(moment):
     trainer._sink = sink
     evaluate = Every(1, lambda trainer: {"eval/score": 1.0})
     line = Failing.fail.__code__.co_firstlineno + 2
-    message = (
-        rf"^The callback Failing.{moment} failed in line {line} of test_callbacks.py: KeyError: 'worth'; correct it"
-    )
+    where = rf"{moment} failed in line {line} of test_callbacks.py"
+    message = rf"^The callback Failing.{where}: KeyError: 'worth'\. Correct it, then resume"
     with pytest.raises(CallbackFailed, match=message) as failure:
         trainer.train(callbacks=[Failing(moment), curriculum], evaluate=evaluate)
     assert isinstance(failure.value.__cause__, KeyError)
