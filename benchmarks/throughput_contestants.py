@@ -26,6 +26,7 @@ def ours(job: Job, **settings: Any) -> Callable[[int], None]:
         normalize_rewards=job.normalizes,
         squash_actions=job.squashes,
         **({"memory": "lstm", "memory_size": job.memory} if job.memory else {}),
+        **_network_of(job),
         **settings,
     )
     trainer = PPOTrainer(envs, config)
@@ -90,6 +91,7 @@ def of_theirs(
         batch_size=job.minibatch_size,
         n_epochs=job.n_epochs,
         device="cpu",
+        **_network_of(job),
         **settings,
     )
 
@@ -97,6 +99,15 @@ def of_theirs(
         model.learn(iterations * job.num_envs * job.n_steps, reset_num_timesteps=False)
 
     return train
+
+
+def _network_of(job: Job) -> dict[str, Any]:
+    """The same `policy_kwargs` for both of us, if the job has a network."""
+    if job.network is None:
+        return {}
+    from throughput_networks import policy_kwargs
+
+    return {"policy_kwargs": policy_kwargs(job.network)}
 
 
 def torch_alone(job: Job) -> Callable[[int], None]:

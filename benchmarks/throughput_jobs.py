@@ -13,6 +13,7 @@ class Job:
     memory: units of an LSTM below each network, 0 for none. normalizes: observations and rewards, by running statistics
     (VecNormalize). squashes: ours keeps actions within their bounds by tanh; Stable-Baselines3's PPO, which does that
     with gSDE alone, clips. warm_up: iterations before those that count. total_timesteps: of a whole program.
+    network: a user's own, below both networks, a name in `throughput_networks.py`.
     Frames go through NatureCNN below both networks; Stable-Baselines3 has no hidden layers above it.
     """
 
@@ -27,6 +28,7 @@ class Job:
     squashes: bool = False
     warm_up: int = WARM_UP
     total_timesteps: int | None = None
+    network: str | None = None
 
 
 _STABLE_BASELINES3 = ("ours", "Stable-Baselines3 DummyVecEnv", "Stable-Baselines3 SubprocVecEnv")
@@ -88,5 +90,20 @@ JOBS = {
             "limit: its convolutions",
             "bfloat16 limit: its convolutions",
         ),
+    ),
+    "networks: NatureCNN, 84x84x4 frames, 8 x 64, minibatch 128, 4 epochs": Job(
+        "frames",
+        8,
+        64,
+        128,
+        4,
+        ("ours", "Stable-Baselines3 CnnPolicy", "Stable-Baselines3 CnnPolicy, one thread"),
+        network="NatureCNN",
+    ),
+    "networks: a Dict in two branches, CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job(
+        "in parts", 8, 256, 256, 10, _IN_PROCESS, network="two branches", warm_up=UNTIL_LONG
+    ),
+    "networks: three layers with layer norm, CartPole-v1, 8 x 256, minibatch 256, 10 epochs": Job(
+        "CartPole-v1", 8, 256, 256, 10, _IN_PROCESS, network="layer norms", warm_up=UNTIL_LONG
     ),
 }
