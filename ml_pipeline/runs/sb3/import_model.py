@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +19,11 @@ from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
+from ml_pipeline.models.rl.networks.image_encoder import N_FEATURES
 from ml_pipeline.models.rl.policies.policy import Policy, check_space
 from ml_pipeline.models.rl.preprocessing.normalization import EPSILON
-from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout, observation_layout
-from ml_pipeline.models.rl.preprocessing.spaces import flat_size, leaves_of
+from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout, channels_last, observation_layout
+from ml_pipeline.models.rl.preprocessing.spaces import flat_size, leaves_of, space_name
 from ml_pipeline.runs.checkpoint import save_checkpoint, settings_kept
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT, make_new_folder
 from ml_pipeline.runs.folder_claim import FolderClaim
@@ -30,6 +31,7 @@ from ml_pipeline.runs.gym_task import GymTask
 from ml_pipeline.runs.recording import write_settings
 from ml_pipeline.runs.sb3.saved_model import (
     CNN,
+    MULTI_INPUT,
     Moments,
     SavedModel,
     SavedNormalization,
@@ -41,6 +43,7 @@ from ml_pipeline.runs.trained.configs import ImportConfig
 
 _NO_ENV = "given-by-env-id-of-import-sb3"
 _MOST_TRANSITIONS = 100_000_000  # of a rollout
+_EXTRACTORS = "stable_baselines3.common.torch_layers"
 _EXTRACTOR, _OF_VALUE = "features_extractor.", "vf_features_extractor."
 
 
@@ -91,8 +94,7 @@ def _spaces(model: SavedModel, config: ImportConfig) -> tuple[spaces.Space, spac
         saved = model.observation_space(), model.action_space()
     except UserError:
         return found  # the weights are compared in any case
-    if model.policy != CNN:  # Stable-Baselines3 moves the channels of images to the front
-        check_space("observations", of_policy=saved[0], of_envs=found[0])
+    check_space("observations", of_policy=saved[0], of_envs=_channels_first(found[0]))
     check_space("actions", of_policy=saved[1], of_envs=found[1])
     return found
 
@@ -100,29 +102,24 @@ def _spaces(model: SavedModel, config: ImportConfig) -> tuple[spaces.Space, spac
 def _settings(
     model: SavedModel, normalization: SavedNormalization | None, observation_space: spaces.Space
 ) -> dict[str, Any]:
-    """The settings of the run. Raises UserError if the weights are not those of two perceptrons or a NatureCNN."""
-    layout = observation_layout(observation_space)
-    if model.policy == CNN:
-        if not layout.is_images_alone or len(layout.images) != 1:
-            raise UserError(f"CnnPolicy is for images of at least 36 x 36 pixels, but it sees {observation_space}")
-        width = 512
-    else:
-        if not layout.is_plain or any(map(_is_image, leaves_of(observation_space))):
-            raise UserError(f"{model.policy} is imported for numbers, but it sees images or an action_mask")
-        width = sum(flat_size(part) for part in leaves_of(observation_space))
+    """The settings of the run. Raises UserError if the network has no counterpart here."""
+    extractor = _extractor(model, observation_space)
     sizes = {}
     for name in ("policy", "value"):
         layers = _linear_layers(model.weights, f"mlp_extractor.{name}_net")
         sizes[name] = tuple(len(layer) for layer in layers)
-        if layers and layers[0].shape[1] != width:
-            raise UserError(f"its weights are for {layers[0].shape[1]} inputs, but its observations have {width}")
+        if layers and extractor is None and model.policy != CNN:
+            width = sum(flat_size(part) for part in leaves_of(observation_space))
+            if layers[0].shape[1] != width:
+                raise UserError(f"its weights are for {layers[0].shape[1]} inputs, but its observations have {width}")
     if model.n_envs * model.settings.get("n_steps", 1) > _MOST_TRANSITIONS:
         raise UserError(f"its rollouts have more than {_MOST_TRANSITIONS:,} transitions")
     settings = {
         **model.settings,
         "hidden_sizes": sizes["policy"],
         "value_hidden_sizes": None if sizes["value"] == sizes["policy"] else sizes["value"],
-        "share_encoder": model.shares_extractor or model.policy != CNN,
+        "share_encoder": model.shares_extractor or (model.policy != CNN and extractor is None),
+        **({} if extractor is None else {"network": extractor, "network_kwargs": model.extractor_kwargs}),
         "normalize_obs": normalization is not None and normalization.observations is not None,
         "normalize_rewards": normalization is not None and normalization.returns is not None,
         "n_envs": model.n_envs,
@@ -138,10 +135,42 @@ def _settings(
     return settings
 
 
+def _extractor(model: SavedModel, observation_space: spaces.Space) -> str | None:
+    """The extractor of Stable-Baselines3 that becomes the user's own network; None if a network of ours is the same.
+
+    Raises UserError if neither fits the observations.
+    """
+    layout = observation_layout(observation_space)
+    if layout.mask is not None:
+        raise UserError("its observations have an action_mask, which is an ordinary part of them there")
+    sizes = {len(weight) for weight in model.weights.values() if weight.ndim}
+    if any(isinstance(size, int) and size > 1 and size not in sizes for size in model.extractor_kwargs.values()):
+        raise UserError("its features_extractor_kwargs do not fit its weights")
+    has_images = any(map(_is_image, leaves_of(observation_space)))
+    if model.policy == MULTI_INPUT and has_images:
+        return f"{_EXTRACTORS}:CombinedExtractor"
+    if model.policy == CNN and has_images:
+        is_ours = layout.is_images_alone and model.extractor_kwargs.get("features_dim", N_FEATURES) == N_FEATURES
+        return None if is_ours else f"{_EXTRACTORS}:NatureCNN"
+    if has_images or model.policy == CNN:
+        raise UserError(f"{model.policy} cannot be imported for observations in {space_name(observation_space)}")
+    return None
+
+
 def _is_image(part: spaces.Space) -> bool:
-    """Whether Stable-Baselines3 divides this part of an observation by 255."""
-    is_pixels = isinstance(part, spaces.Box) and part.dtype == np.uint8 and len(part.shape) == 3
-    return is_pixels and not part.low.any() and bool((part.high == 255).all())
+    """Whether Stable-Baselines3 takes this part of an observation for an image."""
+    if not isinstance(part, spaces.Box) or part.dtype != np.uint8 or len(part.shape) != 3:
+        return False
+    return not part.low.any() and bool((part.high == 255).all())
+
+
+def _channels_first(space: spaces.Space) -> spaces.Space:
+    """The space as a model keeps it: with the channels of images in front."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict([(key, _channels_first(part)) for key, part in space.spaces.items()])
+    if isinstance(space, spaces.Box) and _is_image(space) and channels_last(space.shape):
+        return spaces.Box(space.low.transpose(2, 0, 1), space.high.transpose(2, 0, 1), dtype=np.uint8)
+    return space
 
 
 def _trainer(
@@ -191,7 +220,9 @@ def _converted(theirs: Mapping[str, Tensor], policy: Policy) -> dict[str, Tensor
     left = {name: each for name, each in theirs.items() if not name.startswith(f"pi_{_EXTRACTOR}")}
     towers = [(name, len(_linear_layers(theirs, f"mlp_extractor.{name}_net"))) for name in ("policy", "value")]
     names = {"log_std": "distribution.log_std"} if "log_std" in theirs else {}
-    is_plain = isinstance(policy.network, ActorCritic)
+    network: Any = policy.network
+    is_plain = isinstance(network, ActorCritic)
+    has_own = not is_plain and network.user_network is not None
     for i, (name, n_layers) in enumerate(towers):
         inner, head = ("actor", "action_net") if i == 0 else ("critic", "value_net")
         hidden, last = (inner, f"{inner}.{2 * n_layers}") if is_plain else (f"towers.{i}.hidden", f"{inner}_head.0")
@@ -199,12 +230,13 @@ def _converted(theirs: Mapping[str, Tensor], policy: Policy) -> dict[str, Tensor
             names[f"{head}.{kind}"] = f"{last}.{kind}"
             for k in range(0, 2 * n_layers, 2):
                 names[f"mlp_extractor.{name}_net.{k}.{kind}"] = f"{hidden}.{k}.{kind}"
-    if not is_plain:
-        is_shared = policy.network.weights_of_linear()[1:] == []
-        for i, prefix in enumerate((_EXTRACTOR, _OF_VALUE)):
-            if i and is_shared:
-                left = {name: each for name, each in left.items() if not name.startswith(prefix)}
-                continue
+    for i, prefix in enumerate((_EXTRACTOR, _OF_VALUE)):
+        if i and (is_plain or len(network.inputs) == 1):
+            left = {name: each for name, each in left.items() if not name.startswith(prefix)}
+        elif has_own:
+            of_module = [name.removeprefix(prefix) for name in left if name.startswith(prefix)]
+            names.update({prefix + name: f"inputs.{i}.module.{name}" for name in of_module})
+        elif not is_plain:
             encoder = f"inputs.{i}.encoders.0"
             for kind in ("weight", "bias"):
                 names[f"{prefix}linear.0.{kind}"] = f"{encoder}.last.{kind}"
@@ -212,7 +244,8 @@ def _converted(theirs: Mapping[str, Tensor], policy: Policy) -> dict[str, Tensor
     unknown = [name for name in left if name not in names]
     if unknown:
         raise UserError(f"it has the weights {unknown[0]}, of a network of its own or an extension of PPO")
-    return {names[name]: _in_our_order(name, each, policy.observations.layout) for name, each in left.items()}
+    layout = policy.observations.layout
+    return {names[name]: each if has_own else _in_our_order(name, each, layout) for name, each in left.items()}
 
 
 def _in_our_order(name: str, weights: Tensor, layout: ObservationLayout) -> Tensor:
@@ -242,6 +275,8 @@ def _of_columns(normalization: SavedNormalization, space: spaces.Space) -> Momen
     count = max((each.count for each in known.values()), default=0)
     parts = []
     for key, part in space.spaces.items():
+        if _is_image(part):
+            continue
         size = flat_size(part)
         found = known.get(key)
         if found is None:  # shift 0 and scale 1
@@ -259,18 +294,17 @@ def _of_columns(normalization: SavedNormalization, space: spaces.Space) -> Momen
 class _SpacesAlone(VectorEnv):
     """Environments with spaces and no behavior, for a trainer that only saves."""
 
-    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}
-
     def __init__(self, observation_space: spaces.Space, action_space: spaces.Space, num_envs: int) -> None:
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.num_envs = num_envs
         self.single_observation_space, self.single_action_space = observation_space, action_space
 
 
 def _written(config: ImportConfig, settings: TrainConfig, trainer: Mapping[str, Any]) -> Path:
     """Write the run folder and return it."""
-    made = config.checkpoint_dir is None
-    folder = make_new_folder(config.model.stem) if made else config.checkpoint_dir.expanduser().absolute()
-    claim = FolderClaim(folder, made=made)
+    given = config.checkpoint_dir
+    folder = make_new_folder(config.model.stem) if given is None else given.expanduser().absolute()
+    claim = FolderClaim(folder, made=given is None)
     try:
         if (folder / LATEST_CHECKPOINT).exists():
             raise UserError(f"{folder} already holds a run; choose another folder.")

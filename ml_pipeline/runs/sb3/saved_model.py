@@ -65,9 +65,9 @@ class SavedModel:
     """A model of PPO. weights, optimizer: by Stable-Baselines3's names; optimizer: None if it is not Adam.
 
     policy: MlpPolicy, CnnPolicy or MultiInputPolicy. observation_space, action_space: functions, because spaces may be
-    unreadable; they raise UserError. settings: of `PPOConfig`, which have a readable value. shares_extractor: whether
-    policy and value network share the layers for images. was_normalized: whether VecNormalize scaled its observations.
-    unread: settings whose value is a function.
+    unreadable; they raise UserError. settings: of `PPOConfig`, which have a readable value. extractor_kwargs: of its
+    features extractor. shares_extractor: whether policy and value network share it. was_normalized: whether
+    VecNormalize scaled its observations. unread: settings whose value is a function.
     """
 
     policy: str
@@ -77,6 +77,7 @@ class SavedModel:
     unread: tuple[str, ...]
     weights: Mapping[str, Tensor]
     optimizer: "AdamState | None"
+    extractor_kwargs: Mapping[str, Any]
     shares_extractor: bool
     was_normalized: bool
     n_envs: int
@@ -187,7 +188,7 @@ def _model(data: Mapping[str, Any], weights: Mapping[str, Any], optimizer: Any) 
     if policy is None:
         raise UserError(f"its policy is {_shown(named)}, and only {MLP}, {CNN} and {MULTI_INPUT} can be imported")
     kwargs = _value(data["policy_kwargs"])
-    _check_policy(kwargs, policy)
+    _check_policy(kwargs)
     settings, unread = _settings(data)
     activation = kwargs.get("activation_fn", Name("Tanh"))
     settings["activation"] = _ACTIVATIONS.get(_shown(activation).rpartition(".")[2])
@@ -203,6 +204,7 @@ def _model(data: Mapping[str, Any], weights: Mapping[str, Any], optimizer: Any) 
         unread=unread,
         weights={name: each.float() for name, each in weights.items()},
         optimizer=_adam(weights, optimizer, shares=kwargs.get("share_features_extractor", True)),
+        extractor_kwargs=dict(kwargs.get("features_extractor_kwargs") or {}),
         shares_extractor=bool(kwargs.get("share_features_extractor", True)),
         was_normalized=_was_normalized(data),
         n_envs=int(_number(data["n_envs"])),
@@ -211,16 +213,13 @@ def _model(data: Mapping[str, Any], weights: Mapping[str, Any], optimizer: Any) 
     )
 
 
-def _check_policy(kwargs: Any, policy: str) -> None:
+def _check_policy(kwargs: Any) -> None:
     """Raise UserError about the first argument of the policy that changes what it computes and has no counterpart."""
     if not isinstance(kwargs, dict):
         raise UserError(f"its policy_kwargs are {_shown(kwargs)}")
     extractor = kwargs.get("features_extractor_class")
     if extractor is not None and _shown(extractor) not in _EXTRACTORS:
         raise UserError(f"its features_extractor_class is {_shown(extractor)}, a network of its own")
-    features = kwargs.get("features_extractor_kwargs") or {}
-    if policy == CNN and features.get("features_dim", 512) != 512:
-        raise UserError(f"its NatureCNN has {features['features_dim']} features, and only 512 can be imported")
     for name, usual in (("squash_output", False), ("normalize_images", True), ("full_std", True), ("use_expln", False)):
         if kwargs.get(name, usual) != usual:
             raise UserError(f"its policy has {name}={kwargs[name]}, which is not supported")

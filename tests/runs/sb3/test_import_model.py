@@ -41,6 +41,7 @@ PARTS = spaces.Dict(
     b=spaces.Box(-50, 50, (3,)), a=spaces.Discrete(4), c=spaces.MultiBinary(3), d=spaces.MultiDiscrete([2, 3])
 )
 IMAGE = spaces.Box(0, 255, (44, 40, 2), np.uint8)
+SEEN = spaces.Dict(number=spaces.Box(-30, 30, (2,)), picture=IMAGE)
 ACTIONS = spaces.Box(-0.5, 0.25, (2, 2))
 
 
@@ -65,6 +66,7 @@ class Drawn(gymnasium.Env):
 
 gymnasium.register("DrawnNumbers-v0", Drawn)
 gymnasium.register("DrawnImages-v0", lambda: Drawn(IMAGE, spaces.Discrete(3)))
+gymnasium.register("DrawnParts-v0", lambda: Drawn(SEEN, spaces.Discrete(3)))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -183,15 +185,25 @@ def test_vecnormalize_gives_the_same_numbers(tmp_path, policy, space, normalizat
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{}, {"net_arch": {"pi": [], "vf": [6]}}, {"net_arch": [8], "share_features_extractor": False}], ids=str
+    ("space", "kwargs"),
+    [
+        (IMAGE, {}),
+        (IMAGE, {"net_arch": {"pi": [], "vf": [6]}}),
+        (IMAGE, {"net_arch": [8], "share_features_extractor": False}),
+        (IMAGE, {"features_extractor_kwargs": {"features_dim": 16}, "share_features_extractor": False}),
+        (SEEN, {"features_extractor_kwargs": {"cnn_output_dim": 8}}),
+    ],
+    ids=lambda each: str(each)[:3] if isinstance(each, spaces.Space) else str(each),
 )
-def test_a_nature_cnn_is_our_network_for_images(tmp_path, kwargs):
-    model, envs = trained("CnnPolicy", IMAGE, spaces.Discrete(3), policy_kwargs=kwargs)
+def test_networks_for_images_are_imported(tmp_path, space, kwargs):
+    policy = "CnnPolicy" if space is IMAGE else "MultiInputPolicy"
+    normalization = None if space is IMAGE else {"norm_obs_keys": ["number"]}
+    model, envs = trained(policy, space, spaces.Discrete(3), normalization=normalization, policy_kwargs=kwargs)
     with torch.no_grad():  # so that no action is always the best
-        seen = model.policy.obs_to_tensor(observations_of(IMAGE, 100))[0]
+        seen = model.policy.obs_to_tensor(observations_of(space, 100))[0]
         model.policy.action_net.bias -= model.policy.get_distribution(seen).distribution.logits.mean(dim=0)
-    imported(model, envs, tmp_path, env_id="DrawnImages-v0")
-    assert_acts_the_same(model, envs, tmp_path, IMAGE)
+    imported(model, envs, tmp_path, env_id="DrawnImages-v0" if space is IMAGE else "DrawnParts-v0")
+    assert_acts_the_same(model, envs, tmp_path, space)
 
 
 def test_settings_are_taken_over_and_functions_are_named(tmp_path):
@@ -400,15 +412,20 @@ class OwnExtractor(BaseFeaturesExtractor):
         ),
         (
             lambda: PPO("MlpPolicy", Drawn(spaces.Box(0, 255, (8, 8, 3), np.uint8)), n_steps=8, batch_size=8),
-            "MlpPolicy is imported for numbers, but it sees images",
+            "MlpPolicy cannot be imported for observations in Box",
         ),
         (
             lambda: PPO("MlpPolicy", Drawn(), n_steps=8, batch_size=8, policy_kwargs={"net_arch": []}),
             "hidden_sizes must name at least one layer",
         ),
         (
-            lambda: PPO("MultiInputPolicy", Drawn(spaces.Dict(a=IMAGE)), n_steps=8, batch_size=8),
-            "MultiInputPolicy is imported for numbers, but it sees images",
+            lambda: PPO(
+                "MultiInputPolicy",
+                Drawn(spaces.Dict(a=NUMBERS, action_mask=spaces.MultiBinary(2))),
+                n_steps=8,
+                batch_size=8,
+            ),
+            "its observations have an action_mask, which is an ordinary part of them there",
         ),
     ],
 )
@@ -417,6 +434,15 @@ def test_what_has_no_counterpart_is_named_in_a_sentence(tmp_path, make, sentence
     with pytest.raises(UserError, match=rf"m\.zip cannot be imported: {sentence}[^\n]*\.$"):
         import_model(ImportConfig(model=tmp_path / "m.zip", checkpoint_dir=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_sizes_without_weights_are_refused_before_layers_of_that_size_are_made(logs, tmp_path):
+    PPO("CnnPolicy", Drawn(IMAGE, spaces.Discrete(3)), n_steps=8, batch_size=8).save(tmp_path / "whole.zip")
+    path = changed(
+        tmp_path / "whole.zip", tmp_path / "m.zip", policy_kwargs={"features_extractor_kwargs": {"features_dim": 2**40}}
+    )
+    with pytest.raises(UserError, match="its features_extractor_kwargs do not fit its weights"):
+        import_model(ImportConfig(model=path, checkpoint_dir=tmp_path / "run"))
 
 
 def test_a_forgotten_vecnormalize_and_another_environment_are_noticed(saved, tmp_path):
