@@ -101,7 +101,7 @@ class Protector:
         """After `lift` and before orders are sent, protect what they leave of the positions that they reduce.
 
         changes: signed quantity of the order of each symbol. An order that enlarges a position leaves nothing: brokers
-        take no purchase beside a stop that sells. `keep` renews what is refused here. Raises BrokerUnavailable.
+        take no purchase while a stop to sell is open. `keep` renews what is refused here. Raises BrokerUnavailable.
         """
         rests = []
         with self._record.transaction():
