@@ -140,8 +140,8 @@ class UserNetwork(nn.Module):
         kinds = {type(part).__name__ for part in module.modules() if _differs_in_evaluation(part)}
         if kinds:
             warnings.warn(
-                f"The network {self.name} has {' and '.join(sorted(kinds))}, which work here as in evaluation: nothing "
-                "is dropped, and BatchNorm keeps its initial statistics; leave them out, or use LayerNorm.",
+                f"The network {self.name} has {' and '.join(sorted(kinds))}; such layers work here as in evaluation: "
+                "nothing is dropped, and BatchNorm keeps its initial statistics. Leave them out, or use LayerNorm.",
                 stacklevel=2,
             )
         return module

@@ -342,7 +342,7 @@ def test_weights_without_gradients_and_statistics_of_the_batch_are_warned_of():
     def normalizing(space):
         return nn.Sequential(nn.Linear(space.shape[0], 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
 
-    with pytest.warns(UserWarning, match=r"has BatchNorm1d and Dropout, which work here as in evaluation.*LayerNorm"):
+    with pytest.warns(UserWarning, match=r"has BatchNorm1d and Dropout; such layers work here as in evalu.*LayerNorm"):
         policy = policy_of(normalizing)
     rows = torch.randn(4, 3)
     torch.testing.assert_close(policy.network(rows), policy.network(rows), rtol=0, atol=0)
