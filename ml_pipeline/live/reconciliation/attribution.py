@@ -211,7 +211,8 @@ class _Walk:
             trial = self._envs[id(model)] = self._backtest.env(model, self._realized, at_decision=self._at_decision)
         trial.stand_where(env)
         account = trial.try_step(action)
-        for look in (self._other_quantities, self._no_margin_call, self._other_exits):
+        # A position that the broker does not exit may lack margin at the close.
+        for look in (self._other_quantities, self._no_margin_call, self._other_exits, self._no_margin_call):
             if found := look(k, env, action, account):
                 self._found += found
                 _Explained(found).apply(self._realized, self._backtest.offset, CAUSES)
@@ -305,10 +306,15 @@ class _Walk:
         return found
 
     def _largest_step(self, k: int, a: int) -> float:
-        """The largest rounding of an order of bar k: a share or lot, as many shares as it is after all splits."""
-        units, lot = self._backtest.record.units, self._backtest.record.rules.lot_size
+        """The largest rounding of an order of bar k.
+
+        Before a split the session rounded to other shares and lots, and perhaps to less than its smallest order.
+        """
+        units, rules = self._backtest.record.units, self._backtest.record.rules
         unit = 1.0 if units is None else float(units[self._backtest.first + k, a])
-        return _LARGEST_STEP if unit == 1.0 else max(_LARGEST_STEP, lot) * unit
+        if unit == 1.0:
+            return _LARGEST_STEP
+        return max(_LARGEST_STEP, rules.lot_size) * unit + rules.min_order / self._assumed.close(k, a)
 
     @property
     def _sizes_at_fill(self) -> bool:

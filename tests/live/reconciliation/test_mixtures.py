@@ -218,6 +218,22 @@ class TestByName:
         assert_explained(found)
         assert "margin_call" in causes_of(found)
 
+    def test_a_margin_call_instead_of_a_stop(self) -> None:
+        """The backtest stops positions out; the broker does not, and so the account lacks margin as well."""
+        faults = Faults(reject=0.2, away=0.1, moved=0.3, fee=0.3, charge=1.5, seed=124705)
+        broker = QuantityBroker(MARKET.symbols, 10_000.0, faults, WHOLE_SHORTS)
+        rules = {"stop_loss": 0.01, "take_profit": 0.01, "fee_bps": 5.0, "min_order": 300.0, "min_cash": 0.05}
+        found = reconciled("buy_hold_sell", broker, max_gross=2.0, flat_at_close=True, **rules)
+        assert_explained(found)
+        assert {"lapsed", "margin_call"} <= causes_of(found)
+
+    def test_lots_before_a_split(self) -> None:
+        faults = Faults(reject=0.2, charged=0.3, moved=0.1, charge=-2.0, split=0, seed=864537)
+        broker = QuantityBroker(MARKET.symbols, 10_000.0, faults, WHOLE_SHORTS)
+        rules = {"limit_bps": 5.0, "size_at": "decision", "max_gross": 2.0, "lot_size": 0.5, "min_order": 300.0}
+        more = {"take_profit": 0.01, "fee_bps": 5.0, "min_cash": 0.05, "financing_bps_per_year": 500.0}
+        assert_explained(reconciled("trade", broker, **rules, **more))
+
     def test_a_flat_account_at_the_end_of_a_market_session(self) -> None:
         """Every order was refused, so there is none that shows the closing."""
         broker = QuantityBroker(MARKET.symbols, 10_000.0, Faults(), WHOLE_SHORTS)
