@@ -14,7 +14,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -67,6 +67,7 @@ class UserNetwork(nn.Module):
         super().__init__()
         self.name = network_name(function)
         self._layout, self._normalized, self.state_size = layout, normalized, 0
+        self._columns, _ = _layout_of(layout.space)
         seed = int(torch.randint(2**31, (1,), generator=generator))
         # Under the lock, because the global generators belong to all threads.
         with _one_at_a_time, global_generators_untouched(), torch.random.fork_rng(devices=[]):
@@ -288,8 +289,7 @@ class UserNetwork(nn.Module):
         return {(where, name): each for where, part in parts for name, each in {**vars(part), **part._buffers}.items()}
 
     def _seen(self, observations: Tensor) -> Seen:
-        seen, _ = _read(self._layout.space, observations, 0)
-        return seen
+        return _read(self._columns, observations)
 
     def _error(self, what: str) -> UserError:
         return UserError(f"The network {self.name} {what}.")
@@ -313,29 +313,46 @@ def seen_space(space: spaces.Space, key: str | None = None) -> spaces.Space:
     return copy.deepcopy(space)
 
 
-def _read(space: spaces.Space, observations: Tensor, start: int) -> tuple[Seen, int]:
-    """The columns of a space, from `start` on, in its structure, and the column after the last."""
-    if isinstance(space, spaces.Dict):
-        of_keys: dict[str, Seen] = {}
-        for key, part in space.spaces.items():
-            of_keys[key], start = _read(part, observations, start)
-        of_keys.pop(ACTION_MASK, None)
-        return of_keys, start
-    if isinstance(space, spaces.Tuple):
-        in_order = []
-        for part in space.spaces:
-            seen, start = _read(part, observations, start)
-            in_order.append(seen)
-        return tuple(in_order), start
+class _Columns(NamedTuple):
+    """The columns of a part, and its shape without the first dimension; image: whether the channels come last, or None
+    if the part is no image."""
+
+    columns: slice
+    shape: tuple[int, ...]
+    image: bool | None
+
+
+def _layout_of(space: spaces.Space, start: int = 0) -> tuple[Any, int]:
+    """The structure of a space, with its columns from `start` on, and the column after the last."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = {}
+        for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
+            parts[key], start = _layout_of(part, start)
+        if isinstance(space, spaces.Tuple):
+            return tuple(parts.values()), start
+        parts.pop(ACTION_MASK, None)
+        return parts, start
     end = start + flat_size(space)
-    columns = observations[:, start:end]
+    columns = slice(start, end)
     if (image := image_shape(space, any_size=True)) is not None:
-        (channels, height, width), is_last = image
-        if is_last:
-            columns = columns.reshape(-1, height, width, channels).permute(0, 3, 1, 2).contiguous()
-        return columns.reshape(-1, channels, height, width).float() / 255.0, end
+        return _Columns(columns, *image), end
     is_vector = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
-    return (columns if is_vector else columns.reshape(-1, *space.shape)), end  # type: ignore[misc]
+    return _Columns(columns, (end - start,) if is_vector else space.shape, None), end  # type: ignore[arg-type]
+
+
+def _read(layout: Any, observations: Tensor) -> Seen:
+    """The columns in the structure of `_layout_of`."""
+    if isinstance(layout, dict):
+        return {key: _read(part, observations) for key, part in layout.items()}
+    if not isinstance(layout, _Columns):
+        return tuple(_read(part, observations) for part in layout)
+    columns, shape = observations[:, layout.columns], layout.shape
+    if layout.image is None:
+        return columns.reshape(-1, *shape)
+    if layout.image:
+        channels, height, width = shape
+        columns = columns.reshape(-1, height, width, channels).permute(0, 3, 1, 2).contiguous()
+    return columns.reshape(-1, *shape).float() / 255.0
 
 
 def _is_extractor(module: nn.Module) -> bool:

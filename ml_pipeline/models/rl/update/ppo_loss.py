@@ -130,9 +130,13 @@ class AutogradGradients:
 
     def __init__(self, network: ActorCritic | GeneralActorCritic) -> None:
         self._network = network
+        self._parameters = list(network.parameters())
 
     def __call__(self, minibatch: Minibatch, weights: LossWeights) -> LossRows:
-        self._network.zero_grad(set_to_none=False)
+        # As zero_grad(set_to_none=False), which walks through all modules (129 us, this 16, for three layers).
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
         loss, rows = loss_of(self._network, minibatch, weights)
         loss.backward()
         return rows
