@@ -85,6 +85,7 @@ class SimulatedBroker:
         self._away = self._n_told = self._n_orders = 0
         self._open: dict[str, StoredOrder] = {}
         self._load()
+        self._away = 0  # outages end with bars, and a session that starts has none to show before the broker answers
 
     @property
     def quantities(self) -> QuantityRules:

@@ -109,6 +109,18 @@ def test_an_outage_is_told_once_and_what_it_made_impossible_is_missed(tmp_path, 
     assert len(names) == len({*names})
 
 
+def test_a_session_that_ends_in_an_outage_finds_the_broker_at_the_next_start(tmp_path, replay):
+    """The outage ends with the bars, and a session shows the broker none before it has answered."""
+    model, prices = replay
+    lines = prices.read_text().splitlines(keepends=True)
+    outages = {"sim_outage_rate": 0.5, "sim_outage_bars": 3, "unreachable_for": "1s"}
+    for n in range(10, 31, 4):
+        (tmp_path / "so_far.csv").write_text("".join(lines[:n]))
+        result = trade(model, tmp_path / "live", tmp_path / "so_far.csv", **outages)
+        assert result.status == "finished", result.reason
+    assert len(events_of(result.folder, "broker_away")) > len(events_of(result.folder, "broker_back"))
+
+
 def test_lost_answers_lose_and_double_nothing(tmp_path, replay):
     model, prices = replay
 
