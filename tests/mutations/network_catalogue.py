@@ -166,7 +166,7 @@ MASKS = (
     Mutation(
         "masks are not applied in the update",
         f"{RL}/networks/actor_critic.py",
-        "return self._allowed(observations, self.actor_head(tops[0]))",
+        "return self._of_actor(observations, tops[0])",
         "return self.actor_head(tops[0])",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::"
         "test_forbidden_choices_have_no_probability_no_entropy_and_no_gradient",
@@ -175,8 +175,8 @@ MASKS = (
     Mutation(
         "masks are not applied in the rollout",
         f"{RL}/networks/actor_critic.py",
-        "return self._allowed(observations, self.actor_head(self._towers[0](self._inputs[0](observations))))",
-        "return self.actor_head(self._towers[0](self._inputs[0](observations)))",
+        "return self._of_actor(observations, self._towers[0](self._inputs[0](observations)[0]))",
+        "return self.actor_head(self._towers[0](self._inputs[0](observations)[0]))",
         f"{RL_TESTS}/networks/test_general_actor_critic.py::"
         "test_a_policy_keeps_to_its_mask_and_says_where_that_forbids_everything",
         "P13a",

@@ -174,8 +174,8 @@ NORMALIZATION = (
     Mutation(
         "final observations are not normalized",
         f"{RL}/rollout/host_collector.py",
-        "buffer.noise[t], policy.observations.process_one",
-        "buffer.noise[t], policy.observations.encode_one",
+        "buffer.observations[t], policy.observations.process_one",
+        "buffer.observations[t], policy.observations.encode_one",
         f"{RL_TESTS}/rollout/test_host_collector.py::test_final_observations_are_normalized_as_all_others",
         "P5d",
     ),
