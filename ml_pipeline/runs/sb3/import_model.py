@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.flags import flag_of
+from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.models.rl.algorithms.ppo_trainer import PPOTrainer
 from ml_pipeline.models.rl.networks.actor_critic import ActorCritic
 from ml_pipeline.models.rl.networks.image_encoder import N_FEATURES
@@ -112,7 +113,8 @@ def _settings(
             width = sum(flat_size(part) for part in leaves_of(observation_space))
             if layers[0].shape[1] != width:
                 raise UserError(f"its weights are for {layers[0].shape[1]} inputs, but its observations have {width}")
-    if model.n_envs * model.settings.get("n_steps", 1) > _MOST_TRANSITIONS:
+    n_steps = model.settings.get("n_steps") or PPOConfig.n_steps
+    if model.n_envs * n_steps > _MOST_TRANSITIONS:
         raise UserError(f"its rollouts have more than {_MOST_TRANSITIONS:,} transitions")
     settings = {
         **model.settings,
@@ -131,7 +133,7 @@ def _settings(
         assert normalization is not None
         settings["clip_obs"] = normalization.clip_obs
     if isinstance(batch := settings.get("minibatch_size"), int):  # Stable-Baselines3 shortens it as well
-        settings["minibatch_size"] = min(batch, model.n_envs * settings.get("n_steps", batch))
+        settings["minibatch_size"] = min(batch, model.n_envs * n_steps)
     return settings
 
 
@@ -343,7 +345,7 @@ def _notices(model: SavedModel, normalization: SavedNormalization | None, config
     if model.optimizer is None:
         yield "The model has no state of Adam, so training on starts with a new one."
     if normalization is not None and normalization.returns is not None:
-        gamma = model.settings.get("gamma")
+        gamma = model.settings.get("gamma", PPOConfig.gamma)
         if normalization.clip_reward != 10.0 or normalization.gamma != gamma:
             yield (
                 f"VecNormalize scales rewards with gamma {normalization.gamma:g} and clip_reward "

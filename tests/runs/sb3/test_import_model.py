@@ -436,6 +436,19 @@ def test_what_has_no_counterpart_is_named_in_a_sentence(tmp_path, make, sentence
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("entry", "value"), [("n_steps", None), ("gamma", "x"), ("n_envs", 10**30), ("n_epochs", -1), ("policy_kwargs", [])]
+)
+def test_settings_of_any_kind_are_read_or_refused_in_a_sentence(saved, tmp_path, entry, value):
+    path = changed(saved / "model.zip", tmp_path / "m.zip", **{entry: value})
+    config = ImportConfig(model=path, vecnormalize=saved / "vecnormalize.pkl", checkpoint_dir=tmp_path / "run")
+    if entry == "gamma":
+        assert "gamma is a function" in import_model(config).notices[1]
+    else:
+        with pytest.raises(UserError, match=r"m\.zip cannot be imported: [^\n]+\.$"):
+            import_model(config)
+
+
 def test_sizes_without_weights_are_refused_before_layers_of_that_size_are_made(logs, tmp_path):
     PPO("CnnPolicy", Drawn(IMAGE, spaces.Discrete(3)), n_steps=8, batch_size=8).save(tmp_path / "whole.zip")
     path = changed(
