@@ -296,7 +296,8 @@ class SB3Trainer:
         with self._generators.set_aside():
             called.after_rollout(self, self._episodes.take_infos())
             called.after_iteration(self, statistics)
-            further, evaluation = called.take_metrics(), {}
+            further = called.take_metrics()
+            evaluation: dict[str, float] = {}
             if between.evaluate and between.evaluate.due(self):
                 began = time.perf_counter()
                 evaluation |= between.evaluate.action(self)

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, Unpack, runtime_checkable
+
+if TYPE_CHECKING:
+    from ml_pipeline.models.rl.algorithms.callbacks import Callbacks, Moments
 
 Result = TypeVar("Result")
 
@@ -77,11 +80,11 @@ class Trainer(Protocol):
     def train(
         self,
         *,
-        callbacks: Sequence[object] = (),
+        callbacks: "Sequence[object] | Callbacks" = (),
         evaluate: "Every[Mapping[str, float]] | None" = None,
         save: "Every[None] | None" = None,
         progress: bool = True,
-        **functions: Any,
+        **functions: "Unpack[Moments]",
     ) -> TrainedPolicy:
         """Train until `finished` or `request_stop`. progress: show a progress bar on a terminal.
 
@@ -89,7 +92,7 @@ class Trainer(Protocol):
         `evaluate` and `after_evaluation`, then the sink, then `save`.
         """
 
-    def attach(self, callbacks: Any) -> None:
+    def attach(self, callbacks: "Callbacks") -> None:
         """Pass the states that `load_state_dict` found to these `Callbacks`, and save theirs from now on.
 
         Raises UserError if a callback with a saved state is missing.
