@@ -146,7 +146,9 @@ def read_normalization(path: Path) -> SavedNormalization:
         epsilon = float(_number(state["epsilon"]))
         observations = None
         if state["norm_obs"]:
-            by_key = _entries(state["obs_rms"]) or {None: state["obs_rms"]}
+            by_key: Mapping[Any, Any] | None = _entries(state["obs_rms"])
+            if not by_key:
+                by_key = {None: state["obs_rms"]}
             observations = {key: _moments(each, epsilon) for key, each in by_key.items()}
         return SavedNormalization(
             observations=observations,

@@ -172,7 +172,7 @@ class GeneralActorCritic(nn.Module):
         users = [inputs for inputs in self._inputs if isinstance(inputs, UserNetwork) and inputs.state_size]
         if users and config.memory is not None:
             raise UserError(f"The network {users[0].name} remembers by itself, but memory is {config.memory}; use one.")
-        self._memories: list[UserNetwork] | list[_Tower] = users or self._towers
+        self._memories: Sequence[UserNetwork | _Tower] = users or self._towers
         self.state_size = sum(each.state_size for each in self._memories)
 
     @property

@@ -74,7 +74,7 @@ class UserNetwork(nn.Module):
             random.seed(seed)
             np.random.seed(seed)  # what a user's module may draw from
             torch.default_generator.manual_seed(seed)
-            self.module = self._made(function, kwargs)
+            self.module: Any = self._made(function, kwargs)  # with `step` and `sequence` if it remembers
             if orthogonal and _is_extractor(self.module):
                 _make_orthogonal(self.module)
             self._writes = False
