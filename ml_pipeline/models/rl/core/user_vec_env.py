@@ -37,7 +37,7 @@ class UserVectorEnv(PassingWrapper):
     """The environments, with NumPy arrays that fit their spaces; those with autoreset DISABLED reset in the same step.
 
     A result that cannot be used raises VectorResultError, which says what was expected. Each array may be a view, or
-    read-only, and is valid until the next call. A step of 8 CartPoles takes 6 us more.
+    read-only, and is valid until the next call. 8 CartPoles in NumPy take 95 us per step, and 83 without it.
     """
 
     def __init__(self, env: VectorEnv) -> None:
