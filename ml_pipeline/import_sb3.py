@@ -17,7 +17,7 @@ def main(argv: list[str], *, prog: str = PROG) -> int:
     with entry(prog):
         config = parse_import(argv, prog=prog, description=COMMANDS[PROG].sentence)
 
-        from ml_pipeline.runs.sb3.import_model import import_model
+        from ml_pipeline.runs.trained.import_sb3_model import import_model
 
         imported = import_model(config)
         for notice in imported.notices:

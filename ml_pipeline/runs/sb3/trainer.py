@@ -17,9 +17,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.run import RunConfig
-from ml_pipeline.models.rl.algorithms.callbacks import Callbacks, Moments
+from ml_pipeline.models.rl.algorithms.callbacks import Callbacks
 from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
-from ml_pipeline.models.rl.algorithms.trainer import Every
+from ml_pipeline.models.rl.algorithms.trainer import Every, Moments
 from ml_pipeline.models.rl.algorithms.trainer_envs import EnvsOfAll
 from ml_pipeline.models.rl.core.stepping.errors import StateNotAvailable
 from ml_pipeline.models.rl.core.vec_env import ParallelEnv

@@ -17,31 +17,18 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 
 from ml_pipeline.config.errors import UserError, excerpt, nearest
-from ml_pipeline.models.rl.algorithms.trainer import Statistics
+from ml_pipeline.models.rl.algorithms.trainer import Moments, Statistics
 from ml_pipeline.models.rl.core.stepping.errors import VectorEnvError
 from ml_pipeline.models.rl.ranks import RankLost, Ranks, first_reason
 from ml_pipeline.models.rl.transitions import TrainingFailed
 from ml_pipeline.monitoring.sinks import EpisodeRecord
 from ml_pipeline.runtime.plain_data import NotPlain, from_plain, to_plain
 from ml_pipeline.runtime.user_code import innermost_user_line
-
-Metrics = Mapping[str, float] | None
-
-
-class Moments(TypedDict, total=False):
-    """The keywords of `train()` for functions."""
-
-    before_rollout: Callable[[Any], Metrics]
-    after_episode: Callable[[Any, EpisodeRecord], Metrics]
-    after_rollout: Callable[[Any], Metrics]
-    after_iteration: Callable[[Any, Statistics], Metrics]
-    after_evaluation: Callable[[Any, Mapping[str, float]], Metrics]
-
 
 MOMENTS = tuple(get_type_hints(Moments))
 _OWN = __name__.partition(".")[0]

@@ -17,10 +17,10 @@ from gymnasium.vector import VectorEnv
 from ml_pipeline.config.errors import UserError, nearest
 from ml_pipeline.config.ppo import PPOConfig
 from ml_pipeline.config.settings import function_shown
-from ml_pipeline.models.rl.algorithms.callbacks import Callbacks, Moments
+from ml_pipeline.models.rl.algorithms.callbacks import Callbacks
 from ml_pipeline.models.rl.algorithms.interruption import interrupted_between_steps
 from ml_pipeline.models.rl.algorithms.iteration_statistics import IterationClock, IterationStatistics, mean_or_nan
-from ml_pipeline.models.rl.algorithms.trainer import Every
+from ml_pipeline.models.rl.algorithms.trainer import Every, Moments
 from ml_pipeline.models.rl.algorithms.trainer_envs import (
     EnvsOfAll,
     carry_over,

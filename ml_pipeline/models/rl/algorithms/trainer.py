@@ -1,13 +1,13 @@
 """The interface of trainers of any algorithm."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, Unpack, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, runtime_checkable
 
-if TYPE_CHECKING:
-    from ml_pipeline.models.rl.algorithms.callbacks import Callbacks, Moments
+from ml_pipeline.monitoring.sinks import EpisodeRecord
 
 Result = TypeVar("Result")
+Metrics = Mapping[str, float] | None
 
 
 class TrainedPolicy(Protocol):
@@ -46,6 +46,16 @@ class Statistics(Protocol):
         """All figures, under the names that a metrics file uses."""
 
 
+class Moments(TypedDict, total=False):
+    """The keywords of `train()` for functions."""
+
+    before_rollout: Callable[[Any], Metrics]
+    after_episode: Callable[[Any, EpisodeRecord], Metrics]
+    after_rollout: Callable[[Any], Metrics]
+    after_iteration: Callable[[Any, Statistics], Metrics]
+    after_evaluation: Callable[[Any, Mapping[str, float]], Metrics]
+
+
 @runtime_checkable
 class Trainer(Protocol):
     """Trains a policy iteration by iteration; can be stopped, saved and resumed.
@@ -80,11 +90,11 @@ class Trainer(Protocol):
     def train(
         self,
         *,
-        callbacks: "Sequence[object] | Callbacks" = (),
+        callbacks: Any = (),
         evaluate: "Every[Mapping[str, float]] | None" = None,
         save: "Every[None] | None" = None,
         progress: bool = True,
-        **functions: "Unpack[Moments]",
+        **functions: Unpack[Moments],
     ) -> TrainedPolicy:
         """Train until `finished` or `request_stop`. progress: show a progress bar on a terminal.
 
@@ -92,7 +102,7 @@ class Trainer(Protocol):
         `evaluate` and `after_evaluation`, then the sink, then `save`.
         """
 
-    def attach(self, callbacks: "Callbacks") -> None:
+    def attach(self, callbacks: Any) -> None:
         """Pass the states that `load_state_dict` found to these `Callbacks`, and save theirs from now on.
 
         Raises UserError if a callback with a saved state is missing.

@@ -30,10 +30,10 @@ from ml_pipeline.models.rl.update.gradient_steps import FlatAdam, flatten_parame
 from ml_pipeline.runs.checkpoint import load_checkpoint
 from ml_pipeline.runs.earlier_runs import resumed_config
 from ml_pipeline.runs.run import Run
-from ml_pipeline.runs.sb3.import_model import import_model
 from ml_pipeline.runs.tasks import make_task
 from ml_pipeline.runs.train_config import train_config
 from ml_pipeline.runs.trained.configs import ImportConfig
+from ml_pipeline.runs.trained.import_sb3_model import import_model
 from ml_pipeline.runs.trained.load_policy import load_policy
 
 NUMBERS = spaces.Box(-3, 3, (2, 2))
