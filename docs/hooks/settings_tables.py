@@ -13,7 +13,15 @@ import griffe
 
 _PLACE = re.compile(r"<!-- settings of ([\w.]+) -->")
 _ROOT = Path(__file__).resolve().parents[2]
-_METAVARS = {"int": "INT", "float": "FLOAT", "Scheduled": "FLOAT", "str": "TEXT", "Path": "PATH", "dict": "JSON"}
+_METAVARS = {
+    "int": "INT",
+    "float": "FLOAT",
+    "Scheduled": "FLOAT",
+    "str": "TEXT",
+    "Network": "TEXT",
+    "Path": "PATH",
+    "dict": "JSON",
+}
 
 
 class Setting(NamedTuple):

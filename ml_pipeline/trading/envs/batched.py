@@ -67,7 +67,7 @@ class BatchedTradingEnv(VectorEnv):
     device. `FastTradingEnv` draws other starts from the same seed.
 
     Autoreset is SAME_STEP: infos["final_obs"], (N, ...), holds the last observation of each episode that ended, which
-    infos["_final_obs"] marks, and infos["final_info"]["equity"], (N,), its equity. Rewards are float64 in arrays and
+    infos["_final_obs"] marks, and "equity" in infos["final_info"], (N,), its equity. Rewards are float64 in arrays and
     float32 in tensors. Each step returns new observations.
     """
 
