@@ -99,6 +99,12 @@ class _Explained(NamedTuple):
         self.apply(realized, backtest.offset, causes)
         return realized
 
+    def as_recorded(self) -> "_Explained":
+        """The same with the quantities of the records, for the account of the session itself."""
+        return self._replace(
+            deviations=[each if each.adjusts else each._replace(base=np.nan) for each in self.deviations]
+        )
+
     def apply(self, realized: RealizedFills, offset: int, causes: Sequence[Cause]) -> None:
         """Write the deviations of these causes into `realized`. offset: bars of environments before the session."""
         for each in sorted(self.deviations, key=lambda each: CAUSES.index(each.cause)):
@@ -346,7 +352,8 @@ def _chain(
         own = [each for each in explained.deviations if each.cause == cause]
         sized, was_sized = (explained.at_decision and "sized_before_fill" in causes for causes in (on, before))
         probe = _Probe(backtest, explained.realized(backtest, before), own, at_decision=was_sized)
-        ledger = backtest.run(explained.realized(backtest, on), at_decision=sized, watch=probe)
+        whole = explained.as_recorded() if on == present else explained
+        ledger = backtest.run(whole.realized(backtest, on), at_decision=sized, watch=probe)
         probe.finish()
         if not probe.worth and _end(ledger) != equity:  # only later bars show it
             probe.count_all()

@@ -258,3 +258,12 @@ class TestByName:
         """Their choice is undone, though bars have passed without a decision."""
         faults = {"sim_latency_s": 400.0, "sim_outage_rate": 0.3, "sim_outage_bars": 3}
         assert_explained(reconciled("discrete", **faults))
+
+    def test_a_limit_that_lapses_in_another_account(self) -> None:
+        """The last backtest has the session's own quantities, though earlier ones fill another part of an order."""
+        faults = Faults(part=0.3, away=0.1, charged=0.3, moved=0.3, fee=0.3, charge=1.5, seed=452388)
+        check_by_quantity((
+            "target_weights",
+            faults,
+            {"limit_bps": 5.0, "size_at": "fill", "lot_size": 7.0, "take_profit": 0.01, "min_cash": 0.05},
+        ))  # fmt: skip
