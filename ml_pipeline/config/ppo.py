@@ -244,7 +244,7 @@ class PPOConfig:
         settings = policy_settings(policy_kwargs)
         usual = {each.name: each.default for each in fields(self) if each.default is not MISSING}
         for name, value in settings.items():
-            if (ours := getattr(self, name)) and ours != usual.get(name):
+            if (ours := getattr(self, name)) not in (usual.get(name), {}):
                 raise UserError(f"{name} is {ours}, but policy_kwargs has {value} for it; keep one of the two.")
         return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
 

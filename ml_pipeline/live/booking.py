@@ -20,6 +20,7 @@ from ml_pipeline.live.portfolio import Entry
 from ml_pipeline.live.record.session_record import SessionRecord
 
 CENT = 0.01
+"""A smaller difference in cash is due to rounding. A broker may round each fill, so it may grow with each."""
 ANNOUNCED = "announced-"
 """The IDs of adjustments that a person announces begin with it."""
 
@@ -84,6 +85,8 @@ def book(session: SessionComponents, event: BrokerEvent) -> None:
         return
     elif isinstance(entry, Fill):
         session.state.fills_since_check += 1
+        if entry.symbol in session.symbols and not session.account.holdings[session.symbols.index(entry.symbol)]:
+            session.state.awaited_splits.discard(entry.symbol)  # what is not held is not split
         record.journal.add_fill(number, entry)
         _log_fill(entry, record, orders)
     elif not isinstance(entry, OrderUpdate):

@@ -27,7 +27,6 @@ from ml_pipeline.live.record.session_log import time_text
 from ml_pipeline.live.session_files import JOURNAL_FILE
 from ml_pipeline.trading.market.data import FloatArray
 
-"""A smaller difference in cash is due to rounding. A broker may round each fill, so it may grow with each."""
 _MOST_PENDING = 10
 _AWAITED_FOR = np.timedelta64(30, "D")
 

@@ -29,7 +29,7 @@ _ENDS: dict[str, OrderStatus] = {
 _SIGNS = {"buy": 1, "sell": -1}
 _STILL_OPEN = (
     *("new", "accepted", "pending_new", "accepted_for_bidding", "held", "partially_filled", "calculated"),
-    *("stopped", "suspended", "done_for_day", "pending_cancel", "pending_replace"),
+    *("stopped", "suspended", "done_for_day", "pending_cancel", "pending_replace", "pending_review"),
 )
 _MOST_ORDERS = 500
 """Largest number in one answer of Alpaca."""
@@ -282,7 +282,8 @@ class OrderBook:
                     self._executions.setdefault(each["order_id"], {})[reached] = execution
             if len(page) < _PAGE:
                 return
-            parameters = parameters | {"page_token": str(page[-1]["id"])}
+            with reading("fill", page[-1]):
+                parameters = parameters | {"page_token": read_text(page[-1], "id")}
 
     def _list(self, parameters: Mapping[str, str]) -> list[BrokerOrder]:
         answer = self._rest.get(

@@ -288,10 +288,6 @@ def test_a_changed_symbol_is_no_loss_and_ends_a_session_that_has_nothing_left(at
 
     result = at_alpaca.run(**settings)
 
-    print(
-        [(e["kind"], e["symbol"], e["quantity"], e["cash"]) for e in events_of(at_alpaca.folder, "adjustment")],
-        events_of(at_alpaca.folder, "difference"),
-    )
     assert [each["kind"] for each in events_of(at_alpaca.folder, "adjustment")] == ["symbol change"] * 2
     at_alpaca.assert_books_equal_the_account()
     assert exchange.positions["AAPLX"] == 1_000
