@@ -41,9 +41,11 @@ class Farther:
 
     distance = 3
 
+    def __init__(self):
+        self.reached = []
+
     def before_rollout(self, trainer):
         trainer.envs.set_attr("distance", self.distance)
-        self.reached = []
 
     def after_episode(self, trainer, episode):
         self.reached.append(episode.info["success"])
@@ -52,6 +54,7 @@ class Farther:
     def after_rollout(self, trainer):
         if self.reached and np.mean(self.reached) >= 0.9:
             self.distance += 1
+        self.reached.clear()
         return {"mine/distance": self.distance}
 
     def state_dict(self):

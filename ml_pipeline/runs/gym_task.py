@@ -116,11 +116,11 @@ class GymTask:
                 'vec_env "batched" steps all environments as one, but wrappers, frame_stack, atari and action masks '
                 'outside observations are applied to single environments; leave them out, or use "parallel".'
             )
-        try:
-            envs = gymnasium.make_vec(env.env_id, n, vectorization_mode="vector_entry_point", **env.env_kwargs)
-        except Exception as error:
-            raise _failure(env, error, "its vector_entry_point") from error
         with closing(self.evaluation_env()) as single:
+            try:
+                envs = gymnasium.make_vec(env.env_id, n, vectorization_mode="vector_entry_point", **env.env_kwargs)
+            except Exception as error:
+                raise _failure(env, error, "its vector_entry_point") from error
             spaces = {"observation_space": have_equal_rows, "action_space": operator.eq}
             for name, fits in spaces.items():
                 of_each, of_single = getattr(envs, f"single_{name}"), getattr(single, name)

@@ -194,7 +194,7 @@ def _checked(name: str, returned: Any) -> Mapping[str, float]:
             if not (isinstance(each, str) and isinstance(value, Real | np.bool_))
         }
         if not wrong:
-            return returned
+            return {each: float(value) for each, value in returned.items()}
         returned = wrong
     raise CallbackFailed(
         f"{name} must return None or a dict of numbers by name, such as {{'mine/fee_bps': 2.0}}, but returned "

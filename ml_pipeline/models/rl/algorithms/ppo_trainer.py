@@ -261,7 +261,8 @@ class PPOTrainer:
                 raise UserError(f"{name} cannot be changed during training. {nearest(name, CHANGEABLE)}")
             if not isinstance(value, Real):
                 raise UserError(f"{name} must be a number, but got {value!r}.")
-        self.config = replace(self.config, **settings)  # type: ignore[arg-type]
+        plain: dict[str, Any] = {name: float(value) for name, value in settings.items()}  # checkpoints take no NumPy
+        self.config = replace(self.config, **plain)
         self._update.use(self.config)
 
     def request_stop(self) -> None:

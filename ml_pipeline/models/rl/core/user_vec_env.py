@@ -67,6 +67,8 @@ class UserVectorEnv(PassingWrapper):
             remedy = "return a dict with one array per key, as Gymnasium does since 0.26"
             raise self._unusable("infos", "a dict", _described(infos), remedy)
         if self._mode == AutoresetMode.DISABLED:
+            # reset() may write into arrays of the step.
+            rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
             observations, infos = self._reset_ended(observations, terminated | truncated, infos)
         elif self._mode == AutoresetMode.SAME_STEP and "final_obs" not in infos and (truncated & ~terminated).any():
             old = ' under the name "final_observation" of Gymnasium before 1.0' if "final_observation" in infos else ""

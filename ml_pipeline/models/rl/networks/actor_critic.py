@@ -279,7 +279,9 @@ def network_for(
     ):
         if given and not fits:
             raise UnsupportedSpace(f"{name} needs a Box of actions, but the action space is {action_space}; {remedy}.")
-    if config.bfloat16 and (not layout.images or config.network is not None):
+    if config.bfloat16 and config.network is not None:
+        raise UnsupportedSpace("bfloat16 is for our own network for images; switch it off.")
+    if config.bfloat16 and not layout.images:
         raise UnsupportedSpace("bfloat16 needs images, but the observations have none; switch it off.")
     for name in ("hidden_sizes", "value_hidden_sizes"):
         if getattr(config, name) == () and not layout.images and config.network is None:

@@ -184,7 +184,7 @@ class UserNetwork(nn.Module):
         rng, starts = torch.Generator().manual_seed(0), torch.zeros(4, _N_ROWS, dtype=torch.bool)
         starts[2, 0] = True  # an episode starts within a sequence
         before = torch.randn(4, *of_forward[0].shape, generator=rng)
-        state, found = torch.zeros(_N_ROWS, size), []
+        state, found, carried = torch.zeros(_N_ROWS, size), [], []
         for step_features, begins in zip(before, starts, strict=True):
             state = torch.where(begins[:, None], torch.zeros_like(state), state)
             output, state = self._pair("step", step_features, state)
@@ -194,11 +194,14 @@ class UserNetwork(nn.Module):
                     f"must return a state of ({_N_ROWS}, {size}) from step(), but got {tuple(state.shape)}"
                 )
             found.append(output)
+            carried.append(state)
         if hasattr(self.module, "sequence"):
             outputs, states = self._pair("sequence", before, torch.zeros(_N_ROWS, size), starts)
-            expected = torch.stack(found)
-            is_same = outputs.shape == expected.shape and states.shape == (*starts.shape, size)
-            if not is_same or not torch.allclose(outputs, expected, rtol=_ROUNDING, atol=_ROUNDING):
+            pairs = (outputs, torch.stack(found)), (states, torch.stack(carried))
+            if not all(
+                got.shape == expected.shape and torch.allclose(got, expected, rtol=_ROUNDING, atol=_ROUNDING)
+                for got, expected in pairs
+            ):
                 raise self._error(
                     "must return from sequence() what step() returns step by step, (T, M, width) and the states after "
                     f"each step, (T, M, {size}), with a state of 0 where an episode starts"

@@ -119,6 +119,8 @@ class NextStepCollector(HostCollector):
 
     def _count(self, first: int, *, global_step: int, rewards: Array, times: Array) -> None:
         super()._count(first, global_step=global_step, rewards=rewards, times=times)
+        if self.buffer.full:  # in the order that a checkpoint has: the bits of their values may depend on it
+            self.buffer.final_observations.sort(key=lambda each: each[:2])
         if self.buffer.full and self._reward_scaler is not None:
             self._reward_scaler.begin_episodes(self._began_beyond)
             self._began_beyond[:] = False  # once
