@@ -265,6 +265,16 @@ def test_a_change_holds_unless_the_trainer_has_a_value_of_its_own():
     assert (other.config.learning_rate, other.config.target_kl) == (0.5, 0.5)
 
 
+def test_numbers_of_numpy_are_saved_as_plain_ones():
+    trainer = trainer_for()
+    trainer.train(
+        before_rollout=lambda trainer: {"mine/number": np.float32(1.0)},
+        after_rollout=lambda trainer: trainer.change(ent_coef=np.float64(0.01)),
+        after_iteration=lambda trainer, statistics: trainer.request_stop(),
+    )
+    assert through_a_file(trainer.state_dict())["changed"]["ent_coef"] is not None
+
+
 def test_a_change_is_used_by_the_next_update():
     rates = []
     trainer_for().train(

@@ -69,6 +69,24 @@ def test_disabled_autoreset_gives_the_weights_of_same_step(env):
     assert torch.equal(trained(SerialEnv([env] * N, autoreset_mode=DISABLED, copy=False)), expected)
 
 
+class Overwriting(VectorWrapper):
+    """Its reset() clears the flags and rewards that its last step() returned."""
+
+    def step(self, actions):
+        observations, *self.of_step, infos = self.env.step(actions)
+        return observations, *self.of_step, infos
+
+    def reset(self, *, seed=None, options=None):
+        for array in self.of_step if options else ():
+            array[:] = 0
+        return self.env.reset(seed=seed, options=options)
+
+
+def test_a_reset_that_writes_into_the_arrays_of_the_step_loses_no_ends():
+    envs = SyncVectorEnv([Drift] * N, autoreset_mode=DISABLED)
+    assert torch.equal(trained(Overwriting(envs)), trained(SerialEnv([Drift] * N)))
+
+
 @pytest.mark.parametrize("settings", [{"normalize_obs": False}, {"normalize_update": "rollout"}], ids=str)
 def test_a_single_environment_learns_the_same_in_every_mode(settings):
     expected = trained(SerialEnv([Drift]), **settings)
