@@ -312,6 +312,8 @@ class OrderManager:
         )
         if update.status in ENDED:
             self._open.pop(name, None)
+            if self._protector is not None:
+                self._protector.note_end(update.symbol, exact(update.filled_quantity))
             if update.status != "filled" and not update.filled_quantity:
                 self.note_expired([update.symbol])
 

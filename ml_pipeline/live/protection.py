@@ -110,7 +110,7 @@ class Protector:
                     continue
                 quantity, *prices = own["values"]
                 whole = exact(own.get("whole", quantity)) + exact(own["filled"])
-                if whole * change < 0 < whole * (whole + change):
+                if exact(quantity) * whole > 0 and whole * change < 0 < whole * (whole + change):
                     self._renew(symbol, [str(whole + change), *prices])
                     # For another call, if the process ends before the order is sent; `keep` removes it.
                     self._set(symbol, {**self._of(symbol), "whole": str(whole)})
@@ -126,6 +126,15 @@ class Protector:
             self._confirmed.discard(update.client_order_id)
         self._set(symbol, {**self._of(symbol), "filled": str(exact(update.filled_quantity))})
         return True
+
+    def note_end(self, symbol: str, filled: Decimal) -> None:
+        """Record, within a transaction, that an order of the session has ended, and what of it was filled, signed.
+
+        `keep_rest` counts from it if the next order comes before `keep`.
+        """
+        own = self._of(symbol)
+        if filled and "id" in own:
+            self._set(symbol, {**own, "whole": str(exact(own.get("whole", own["values"][0])) + filled)})
 
     def keep(
         self, positions: Iterable[Position], bar: int, *, any_closed: Callable[[], bool]

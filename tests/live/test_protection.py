@@ -146,6 +146,21 @@ def test_if_the_order_does_not_fill_the_whole_is_protected_again(broker, record)
     assert [each.quantity for each in broker.open.values()] == [7]
 
 
+def test_an_order_that_ended_in_part_leaves_the_next_one_its_shares(broker, record):
+    protector = start(broker, record)
+    keep(protector, held(100))
+    protector.lift({"A"})
+    protector.keep_rest({"A": Decimal(-40)})
+    protector.note_end("A", Decimal(-25))  # and its rest was canceled: 75 are held
+    protector.lift({"A"})
+    protector.keep_rest({"A": Decimal(-30)})
+    assert [each.quantity for each in broker.open.values()] == [45]
+    protector.note_end("A", Decimal(-105))  # through zero: the prices would be those of a long position
+    protector.lift({"A"})
+    protector.keep_rest({"A": Decimal(10)})
+    assert not broker.open
+
+
 def test_an_order_that_the_broker_ended_is_renewed(broker, record):
     protector = start(broker, record)
     keep(protector, held(10))

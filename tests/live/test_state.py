@@ -31,6 +31,7 @@ SAVED = {
     "awaited_splits": {"A"},
     "cash_rounding": 0.004,
     "fills_since_check": 2,
+    "left_over_told": {"A"},
     "flow": 5.0,
     "flow_growth": 1.5,
     "protections": {"A": {"number": 1, "id": "p", "values": ["7", 95.0, None], "filled": "0"}},
@@ -39,7 +40,7 @@ KEYS = (
     *("books", "decider", "guards", "cursor", "lapsed", "closing", "follows", "decided", "unlogged", "refusals"),
     *("taken_over", "costs_paid", "bar_columns", "protections"),
     *("other_positions", "other_orders", "awaited_splits", "cash_rounding", "fills_since_check"),
-    *("flow", "flow_growth"),
+    *("left_over_told", "flow", "flow_growth"),
 )
 
 

@@ -166,7 +166,7 @@ def test_the_market_never_closes(crypto):
 
 def test_a_pair_without_its_slash_is_refused_at_the_start(server):
     server.trading.exchange.assets = {"BTCUSD": {"class": "crypto"}}
-    with pytest.raises(UserError, match=r"BTCUSD cannot be traded .* pairs with a slash \(BTC/USD\)"):
+    with pytest.raises(UserError, match=r"BTCUSD cannot be traded .* pairs with the dollar as BTC/USD"):
         opened(server, symbols=["BTCUSD"])
 
 
