@@ -91,8 +91,7 @@ def trainer(kind="one choice", config=CONFIG, device="cpu", **parameters):
 @pytest.mark.parametrize("kind", ACTION_SPACES)
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"share_layers": True}, {"memory": "gru"}, {"squash_actions": True}, SMOOTH, {"clip_obs": 0.4}],
-    ids=str,
+    [{}, {"share_layers": True}, {"memory": "gru"}, {"squash_actions": True}, {"clip_obs": 0.4}, SMOOTH],
 )
 def test_the_same_noise_gives_what_arrays_give(kind, settings, monkeypatch):
     if settings.keys() & {"squash_actions", "use_sde"} and kind != "numbers":
