@@ -89,7 +89,9 @@ class _Stack(list[Any]):
     def make_tuple(self, n: int) -> None:
         self[-n:] = [tuple(self[-n:])]
 
-    def name(self, module: str, name: str) -> None:
+    def name(self, module: Any, name: Any) -> None:
+        if not (isinstance(module, str) and isinstance(name, str)):  # the text of shared tuples can be endless
+            raise TypeError("a name that is no text")
         self.append(Name(f"{module}.{name}"))
 
     def call(self) -> None:
@@ -168,9 +170,9 @@ def as_dtype(value: Any) -> np.dtype[Any]:
     try:
         dtype = np.dtype(code)
     except TypeError as error:
-        raise UserError(f"the pickle has the unknown dtype {code}") from error
+        raise UserError(f"the pickle has the unknown dtype {ascii(code)[:100]}") from error
     if dtype.kind not in "biuf":
-        raise UserError(f"the pickle has an array of {code}, not of numbers")
+        raise UserError(f"the pickle has an array of {ascii(code)[:100]}, not of numbers")
     return dtype.newbyteorder(order)
 
 
@@ -195,4 +197,4 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _what(value: Any) -> str:
-    return ascii(value.name)[1:101] if isinstance(value, Name | Call) else type(value).__name__
+    return ascii(value.name)[1:-1][:100] if isinstance(value, Name | Call) else type(value).__name__
