@@ -56,6 +56,7 @@ _SETTINGS = {
     "sde_sample_freq": "sde_sample_freq",
 }
 _SCHEDULED = ("learning_rate", "clip_range")
+_PLAIN = bool | int | float | str | None
 _MOST_UNPACKED = 20  # times the size of the file; weights cannot be packed that tightly
 _MOST_BYTES = 200_000_000  # of a pickle of VecNormalize
 
@@ -150,9 +151,12 @@ def read_normalization(path: Path) -> SavedNormalization:
             if not by_key:
                 by_key = {None: state["obs_rms"]}
             observations = {key: _moments(each, epsilon) for key, each in by_key.items()}
+        returns = _moments(state["ret_rms"], epsilon) if state["norm_reward"] else None
+        if returns is not None and len(returns.mean) != 1:
+            raise UserError("its statistics of rewards are not one number")
         return SavedNormalization(
             observations=observations,
-            returns=_moments(state["ret_rms"], epsilon) if state["norm_reward"] else None,
+            returns=returns,
             clip_obs=float(_number(state["clip_obs"])),
             clip_reward=float(_number(state["clip_reward"])),
             gamma=float(_number(state["gamma"])),
@@ -182,6 +186,18 @@ def _tensors(saved: bytes) -> Any:
     return torch.load(BytesIO(saved), map_location="cpu", weights_only=True)
 
 
+def _is_usable(tensor: Any) -> bool:
+    """Whether it is a tensor of finite numbers.
+
+    Raises UserError if it is larger than what is saved of it, as an expanded tensor is, or if it has no numbers.
+    """
+    if not isinstance(tensor, Tensor):
+        return False
+    if not 0 < tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes():
+        raise UserError("it has weights of another size than their numbers")
+    return bool(tensor.isfinite().all())
+
+
 def _model(data: Mapping[str, Any], weights: Mapping[str, Any], optimizer: Any) -> SavedModel:
     named = _value(data["policy_class"])
     if "clip_range" not in data or "n_epochs" not in data:
@@ -196,7 +212,7 @@ def _model(data: Mapping[str, Any], weights: Mapping[str, Any], optimizer: Any) 
     settings["activation"] = _ACTIVATIONS.get(_shown(activation).rpartition(".")[2])
     if settings["activation"] is None:
         raise UserError(f"its activation_fn is {_shown(activation)}, and known are {', '.join(_ACTIVATIONS)}")
-    if not all(isinstance(each, Tensor) and each.isfinite().all() for each in weights.values()):
+    if not all(map(_is_usable, weights.values())):
         raise UserError("its weights are not all finite numbers")
     return SavedModel(
         policy=policy,
@@ -224,7 +240,10 @@ def _check_policy(kwargs: Any) -> None:
         raise UserError(f"its features_extractor_class is {_shown(extractor)}, a network of its own")
     for name, usual in (("squash_output", False), ("normalize_images", True), ("full_std", True), ("use_expln", False)):
         if kwargs.get(name, usual) != usual:
-            raise UserError(f"its policy has {name}={kwargs[name]}, which is not supported")
+            raise UserError(f"its policy has {name}={_shown(kwargs[name])}, which is not supported")
+    own = kwargs.get("features_extractor_kwargs") or {}
+    if not isinstance(own, dict) or not all(isinstance(each, _PLAIN) for each in own.values()):
+        raise UserError("its features_extractor_kwargs are not all numbers or texts")
 
 
 def _settings(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -233,10 +252,13 @@ def _settings(data: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]
     unread = []
     for theirs, ours in _SETTINGS.items():
         try:
+            value = _value(data[theirs])
             if theirs in _SCHEDULED:
-                found[ours], found[f"{ours}_schedule"] = _scheduled(_value(data[theirs]))
+                found[ours], found[f"{ours}_schedule"] = _scheduled(value)
+            elif theirs == "clip_range_vf" and value is not None:
+                found[ours] = _constant(value)
             else:
-                found[ours] = _number(_value(data[theirs]))
+                found[ours] = _number(value)
         except UserError:
             unread.append(ours)
     return found, tuple(unread)
@@ -256,8 +278,15 @@ def _scheduled(value: Any) -> tuple[float, str]:
     raise UserError(f"{kind} is no schedule of Stable-Baselines3")
 
 
+def _constant(value: Any) -> float:
+    number, schedule = _scheduled(value)
+    if schedule != "constant":
+        raise UserError(f"it has a {schedule} schedule in the place of a constant")
+    return number
+
+
 def _adam(weights: Mapping[str, Tensor], saved: Any, *, shares: bool) -> AdamState | None:
-    """The state of Adam; None if there is none, or if the optimizer is another one."""
+    """The state of Adam; None if there is none, if it does not fit the weights, or if the optimizer is another one."""
     again = ("pi_features_extractor.", *(["vf_features_extractor."] if shares else []))
     names = [name for name in weights if not name.startswith(again)]  # torch lists shared weights several times
     states = saved["state"] if isinstance(saved, dict) else {}
@@ -266,7 +295,16 @@ def _adam(weights: Mapping[str, Tensor], saved: Any, *, shares: bool) -> AdamSta
     ):
         return None
     mean, square = ({name: states[i][key] for i, name in enumerate(names)} for key in ("exp_avg", "exp_avg_sq"))
-    return AdamState(int(states[0]["step"]), mean, square)
+    n_steps = int(states[0]["step"])
+    fits = all(
+        _is_usable(each) and each.shape == weights[name].shape
+        for moments in (mean, square)
+        for name, each in moments.items()
+    )
+    if not fits or n_steps < 1 or any((each < 0).any() for each in square.values()):
+        return None
+    mean, square = ({name: each.float() for name, each in moments.items()} for moments in (mean, square))
+    return AdamState(n_steps, mean, square)
 
 
 def _was_normalized(data: Mapping[str, Any]) -> bool:
@@ -285,6 +323,8 @@ def _moments(saved: Any, epsilon: float) -> Moments:
     mean, variance = (as_array(saved.state[name]).astype(np.float64).ravel() for name in ("mean", "var"))
     if not (np.isfinite(mean).all() and np.isfinite(variance).all()):
         raise UserError("its statistics are not all finite numbers")
+    if len(mean) != len(variance):
+        raise UserError("its means and variances differ in number")
     return Moments(mean, np.maximum(variance + (epsilon - EPSILON), 0.0), round(_number(saved.state["count"])))
 
 
@@ -345,7 +385,10 @@ def _number(value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
+    """A number, what a pickle names, or the type of anything else, because the text of nested values can be endless."""
+    if isinstance(value, bool | int | float):
+        return shorten(repr(value), 100)
     name = value.name if isinstance(value, Name | Call) else type(value).__name__
-    if isinstance(value, Call) and name.endswith("._make_skeleton_class"):
-        name = str(value.args[1])  # a class of a script, pickled as a whole
+    if isinstance(value, Call) and name.endswith("._make_skeleton_class") and isinstance(value.args[1], str):
+        name = value.args[1]  # a class of a script, pickled as a whole
     return shorten(ascii(name)[1:-1], 100)  # it may hold anything

@@ -6,6 +6,8 @@ The run acts as the model does, and trains on with `--resume` or `--init-from`.
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from ml_pipeline.models.rl.networks.image_encoder import N_FEATURES
 from ml_pipeline.models.rl.policies.policy import Policy, check_space
 from ml_pipeline.models.rl.preprocessing.normalization import EPSILON
 from ml_pipeline.models.rl.preprocessing.observations import ObservationLayout, channels_last, observation_layout
-from ml_pipeline.models.rl.preprocessing.spaces import flat_size, leaves_of, space_name
+from ml_pipeline.models.rl.preprocessing.spaces import action_fitter, flat_size, leaves_of, space_name
 from ml_pipeline.runs.checkpoint import save_checkpoint, settings_kept
 from ml_pipeline.runs.folder import BEST_CHECKPOINT, LATEST_CHECKPOINT, make_new_folder
 from ml_pipeline.runs.folder_claim import FolderClaim
@@ -72,6 +74,7 @@ def import_model(config: ImportConfig) -> Imported:
     try:
         observation_space, action_space = _spaces(model, config)
         settings = train_config({**_settings(model, normalization, observation_space), **config.of_environment})
+        _check_head(model, action_space)
         policy = Policy(observation_space, action_space, settings.ppo, seed=settings.run.seed)
         trainer = _trainer(model, normalization, policy, settings)
     except UserError as error:
@@ -109,6 +112,8 @@ def _settings(
     for name in ("policy", "value"):
         layers = _linear_layers(model.weights, f"mlp_extractor.{name}_net")
         sizes[name] = tuple(len(layer) for layer in layers)
+        if any(layer.shape[1] != len(before) for before, layer in pairwise(layers)):
+            raise UserError(f"its weights mlp_extractor.{name}_net do not fit each other")
         if layers and extractor is None and model.policy != CNN:
             width = sum(flat_size(part) for part in leaves_of(observation_space))
             if layers[0].shape[1] != width:
@@ -135,6 +140,17 @@ def _settings(
     if isinstance(batch := settings.get("minibatch_size"), int):  # Stable-Baselines3 shortens it as well
         settings["minibatch_size"] = min(batch, model.n_envs * n_steps)
     return settings
+
+
+def _check_head(model: SavedModel, action_space: spaces.Space) -> None:
+    """Raise UserError if the last layer does not fit, before a layer for that many actions is made."""
+    action_fitter(action_space)  # raises for other kinds of spaces
+    layers = _linear_layers(model.weights, "mlp_extractor.policy_net")
+    head = model.weights.get("action_net.weight")
+    shape = () if head is None else tuple(head.shape)
+    expected = (spaces.flatdim(action_space), *((len(layers[-1]),) if layers else shape[1:]))
+    if shape != expected:
+        raise UserError(f"its weights action_net.weight have the shape {shape}, but its actions need {expected}")
 
 
 def _extractor(model: SavedModel, observation_space: spaces.Space) -> str | None:
@@ -182,8 +198,9 @@ def _trainer(
     load = policy.network.state_dict()
     converted = _converted(model.weights, policy)
     for name, weight in converted.items():
-        if load.pop(name).shape != weight.shape:
-            raise UserError(f"its weights {name} have the shape {tuple(weight.shape)}, which does not fit its spaces")
+        if name not in load or load.pop(name).shape != weight.shape:
+            shown, shape = ascii(name)[1:-1][:100], tuple(weight.shape)
+            raise UserError(f"its weights {shown} have the shape {shape}, which does not fit its spaces")
     if load:
         raise UserError(f"it lacks the weights {', '.join(load)}")
     policy.network.load_state_dict(converted)
@@ -245,7 +262,9 @@ def _converted(theirs: Mapping[str, Tensor], policy: Policy) -> dict[str, Tensor
                 names.update({f"{prefix}cnn.{2 * k}.{kind}": f"{encoder}.convolutions.{k}.{kind}" for k in range(3)})
     unknown = [name for name in left if name not in names]
     if unknown:
-        raise UserError(f"it has the weights {unknown[0]}, of a network of its own or an extension of PPO")
+        raise UserError(
+            f"it has the weights {ascii(unknown[0])[1:-1][:100]}, of a network of its own or an extension of PPO"
+        )
     layout = policy.observations.layout
     return {names[name]: each if has_own else _in_our_order(name, each, layout) for name, each in left.items()}
 
@@ -257,6 +276,8 @@ def _in_our_order(name: str, weights: Tensor, layout: ObservationLayout) -> Tens
     _, *sides = layout.images[0].shape
     for kernel, stride in ((8, 4), (4, 2), (3, 1)):
         sides = [(side - kernel) // stride + 1 for side in sides]
+    if weights.shape[1:] != (64 * prod(sides),):
+        return weights  # its shape will be refused
     return weights.unflatten(1, (64, *sides)).permute(0, 2, 3, 1).flatten(1)
 
 
@@ -272,21 +293,24 @@ def _of_columns(normalization: SavedNormalization, space: spaces.Space) -> Momen
     """The moments of all columns of the encoded observations."""
     known = normalization.observations
     assert known is not None
-    if not isinstance(space, spaces.Dict):
-        return known[None]
+    parts_of = space.spaces.items() if isinstance(space, spaces.Dict) else [(None, space)]
+    by_key: dict[str | None, spaces.Space] = {key: part for key, part in parts_of if not _is_image(part)}
+    if not {*known} <= {*by_key}:
+        raise UserError(f"its VecNormalize is of other observations than those in {space_name(space)}")
     count = max((each.count for each in known.values()), default=0)
     parts = []
-    for key, part in space.spaces.items():
-        if _is_image(part):
-            continue
+    for key, part in by_key.items():
         size = flat_size(part)
         found = known.get(key)
         if found is None:  # shift 0 and scale 1
             if isinstance(part, spaces.Box) and np.abs([part.low, part.high]).max() > normalization.clip_obs:
                 raise UserError(
-                    f'VecNormalize leaves out "{key}" (norm_obs_keys), which may exceed clip_obs; here all are clipped'
+                    f"VecNormalize leaves out {ascii(key)[:100]} (norm_obs_keys), which may exceed clip_obs; here all "
+                    "are clipped"
                 )
             found = Moments(np.zeros(size), np.full(size, 1.0 - EPSILON), count)
+        elif len(found.mean) != size:
+            raise UserError(f"its VecNormalize has {len(found.mean)} columns in the place of {size}")
         parts.append(found)
     return Moments(
         np.concatenate([each.mean for each in parts]), np.concatenate([each.variance for each in parts]), count
@@ -343,7 +367,7 @@ def _notices(model: SavedModel, normalization: SavedNormalization | None, config
     for name in model.unread:
         yield f"{name} is a function, which is not read; the run has the default, so give {flag_of(name)} to train on."
     if model.optimizer is None:
-        yield "The model has no state of Adam, so training on starts with a new one."
+        yield "The model has no usable state of Adam, so training on starts with a new one."
     if normalization is not None and normalization.returns is not None:
         gamma = model.settings.get("gamma", PPOConfig.gamma)
         if normalization.clip_reward != 10.0 or normalization.gamma != gamma:

@@ -271,6 +271,14 @@ def test_an_imported_run_is_evaluated_shown_resumed_and_started_from(tmp_path, c
     assert Run(begun, make_task(begun)).train().status == "finished"
 
 
+@pytest.mark.parametrize("given", [0.3, LinearSchedule(0.3, 0.0, 1.0)], ids=["constant", "linear"])
+def test_a_constant_clip_range_vf_is_taken_over(tmp_path, given):
+    model, envs = trained("MlpPolicy", clip_range_vf=given)
+    result = imported(model, envs, tmp_path)
+    assert load_policy(tmp_path / "run").config.ppo.clip_range_vf == (0.3 if given == 0.3 else None)
+    assert ("clip_range_vf is a function" in "".join(result.notices)) == (given != 0.3)
+
+
 def changed(source: Path, target: Path, **entries) -> Path:
     """A copy of a model with other entries of its JSON, and of its files with names of Python."""
     with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as copy:
@@ -278,6 +286,21 @@ def changed(source: Path, target: Path, **entries) -> Path:
             content = archive.read(name)
             if name == "data":
                 content = json.dumps({**json.loads(content), **entries}).encode()
+            copy.writestr(name, content)
+    return target
+
+
+def changed_tensors(source: Path, target: Path, file: str, change) -> Path:
+    """A copy of a model after `change` of the content of one of its files of tensors."""
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as copy:
+        for name in archive.namelist():
+            content = archive.read(name)
+            if name == file:
+                tensors = torch.load(io.BytesIO(content))
+                change(tensors)
+                buffer = io.BytesIO()
+                torch.save(tensors, buffer)
+                content = buffer.getvalue()
             copy.writestr(name, content)
     return target
 
@@ -326,6 +349,134 @@ def test_no_pickle_of_a_model_runs(saved, tmp_path, entry):
         with pytest.raises(UserError, match=r"m\.zip cannot be imported: [^\n]+\.$"):
             import_model(config)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"value_net.bias": torch.zeros(1).expand(10**5, 10**5)}, "it has weights of another size than their numbers"),
+        ({"value_net.bias": torch.zeros(10**12, 0)}, "it has weights of another size than their numbers"),
+        ({"mlp_extractor.policy_net.2.weight": torch.ones(7, 9)}, "its weights mlp_extractor.policy_net do not fit"),
+        ({"value_net.bias": torch.ones(3)}, "its weights .*bias have the shape .3,., which does not fit its spaces"),
+        ({"action_net.weight": torch.ones(3)}, "its weights action_net.weight have the shape .3,., but its actions"),
+        ({"mine\n" * 99: torch.ones(3)}, "it has the weights mine.{1,150}, of a network of its own"),
+    ],
+    ids=["expanded", "empty", "layers", "shape", "head", "name"],
+)
+def test_weights_that_do_not_fit_get_one_sentence(saved, tmp_path, change, sentence):
+    path = changed_tensors(
+        saved / "model.zip", tmp_path / "m.zip", "policy.pth", lambda weights: weights.update(change)
+    )
+    with pytest.raises(UserError, match=rf"m\.zip cannot be imported: {sentence}[^\n]*\.$"):
+        import_model(ImportConfig(model=path, vecnormalize=saved / "vecnormalize.pkl", checkpoint_dir=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_for_another_kind_of_action_get_one_sentence(tmp_path):
+    PPO("MlpPolicy", Drawn(action_space=spaces.Discrete(4)), n_steps=8, batch_size=8).save(tmp_path / "whole.zip")
+    path = changed_tensors(
+        tmp_path / "whole.zip", tmp_path / "m.zip", "policy.pth", lambda weights: weights.update(log_std=torch.ones(4))
+    )
+    with pytest.raises(UserError, match=r"its weights distribution\.log_std have the shape \(4,\), which does not fit"):
+        import_model(ImportConfig(model=path, checkpoint_dir=tmp_path / "run"))
+    path = changed(tmp_path / "whole.zip", tmp_path / "m.zip", action_space=serialized(spaces.Discrete(10**12)))
+    with pytest.raises(UserError, match=r"have the shape \(4, 64\), but its actions need \(1000000000000, 64\)"):
+        import_model(ImportConfig(model=path, checkpoint_dir=tmp_path / "run"))
+
+
+def test_a_layer_behind_convolutions_of_another_size_gets_one_sentence(tmp_path):
+    PPO("CnnPolicy", Drawn(IMAGE, spaces.Discrete(3)), n_steps=8, batch_size=8).save(tmp_path / "whole.zip")
+    path = changed_tensors(
+        tmp_path / "whole.zip", tmp_path / "m.zip", "policy.pth",
+        lambda weights: weights.update({"features_extractor.linear.0.weight": torch.ones(512, 7)}),
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"its weights .*last\.weight have the shape \(512, 7\), which does not fit"):
+        import_model(ImportConfig(model=path, checkpoint_dir=tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("key", "moments"),
+    [
+        ("exp_avg", torch.ones(3)),
+        ("exp_avg", "no tensor"),
+        ("exp_avg", torch.full((8, 4), torch.nan)),
+        ("exp_avg_sq", torch.full((8, 4), -1.0)),
+        ("exp_avg", torch.zeros(1).expand(10**5, 10**5)),
+        ("exp_avg", torch.ones(8, 4, dtype=torch.float64)),
+    ],
+    ids=["shape", "text", "nan", "negative", "expanded", "double"],
+)
+def test_moments_of_adam_that_do_not_fit_are_not_taken_over(saved, tmp_path, key, moments):
+    def change(optimizer):
+        [i] = [i for i, each in optimizer["state"].items() if each[key].shape == (8, 4)][:1]
+        optimizer["state"][i][key] = moments
+
+    path = changed_tensors(saved / "model.zip", tmp_path / "m.zip", "policy.optimizer.pth", change)
+    config = ImportConfig(model=path, vecnormalize=saved / "vecnormalize.pkl", checkpoint_dir=tmp_path / "run")
+    if getattr(moments, "ndim", 0) and moments.numel() > 32:
+        with pytest.raises(UserError, match=r"m\.zip cannot be imported: it has weights of another size"):
+            import_model(config)
+        return
+    is_usable = getattr(moments, "dtype", None) == torch.float64
+    assert ("no usable state of Adam" in "".join(import_model(config).notices)) != is_usable
+    update = load_checkpoint(tmp_path / "run" / "latest.pt")["trainer"]["update"]
+    if is_usable:
+        assert update["optimizer"]["mean"].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("policy", "space", "other", "sentence"),
+    [
+        ("MlpPolicy", NUMBERS, spaces.Dict(a=NUMBERS), "its VecNormalize is of other observations than those in Box"),
+        (
+            "MultiInputPolicy",
+            spaces.Dict(a=NUMBERS),
+            NUMBERS,
+            "its VecNormalize is of other observations than those in",
+        ),
+        ("MlpPolicy", NUMBERS, spaces.Box(-1, 1, (3,)), "its VecNormalize has 3 columns in the place of 4"),
+        (
+            "MultiInputPolicy",
+            spaces.Dict(a=NUMBERS),
+            spaces.Dict(a=spaces.Box(-1, 1, (3,))),
+            "its VecNormalize has 3 columns in the place of 4",
+        ),
+    ],
+    ids=["box-dict", "dict-box", "box-box", "dict-dict"],
+)
+def test_a_vecnormalize_of_other_observations_is_refused(tmp_path, policy, space, other, sentence):
+    PPO(policy, Drawn(space), n_steps=8, batch_size=8).save(tmp_path / "m.zip")
+    envs = VecNormalize(DummyVecEnv([lambda: Drawn(other)]))
+    envs.reset()
+    envs.save(tmp_path / "v.pkl")
+    with pytest.raises(UserError, match=rf"m\.zip cannot be imported: {sentence}[^\n]*\.$"):
+        import_model(
+            ImportConfig(model=tmp_path / "m.zip", vecnormalize=tmp_path / "v.pkl", checkpoint_dir=tmp_path / "run")
+        )
+    assert not (tmp_path / "run").exists()
+
+
+LOOP: list = []
+LOOP.append(LOOP)
+SHARED: tuple = ()
+for _ in range(60):
+    SHARED = (SHARED, SHARED)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "sentence"),
+    [
+        ({"squash_output": SHARED}, "its policy has squash_output=tuple, which is not supported"),
+        ({"full_std": "x\n" * 99}, "its policy has full_std=str, which is not supported"),
+        ({"features_extractor_kwargs": {"a": LOOP}}, "its features_extractor_kwargs are not all numbers or texts"),
+        ({"features_extractor_kwargs": SHARED}, "its features_extractor_kwargs are not all numbers or texts"),
+    ],
+    ids=["shared", "text", "loop", "no-dict"],
+)
+def test_arguments_of_the_policy_of_any_kind_get_one_sentence(saved, tmp_path, kwargs, sentence):
+    path = changed(saved / "model.zip", tmp_path / "m.zip", policy_kwargs=serialized(kwargs))
+    with pytest.raises(UserError, match=rf"m\.zip cannot be imported: {sentence}\.$"):
+        import_model(ImportConfig(model=path, vecnormalize=saved / "vecnormalize.pkl", checkpoint_dir=tmp_path / "run"))
 
 
 def test_no_pickle_of_weights_or_of_a_vecnormalize_runs(saved, tmp_path):
