@@ -22,8 +22,8 @@ pytest.importorskip("numba", reason="without the compiler, walks go other ways")
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 N_MODULES = {
-    "train: from the command to the first step": 104,
-    "train: one iteration": 42,
+    "train: from the command to the first step": 107,
+    "train: one iteration": 43,
     "paper-trade: from the command to the first bar": 126,
     "paper-trade: one bar": 65,
     "tune: what a trial adds around its run": 41,
