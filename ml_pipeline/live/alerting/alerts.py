@@ -59,7 +59,7 @@ NOT_SENT: frozenset[Event] = frozenset(
 
 def drained(sentences: "queue.SimpleQueue[str]") -> list[str]:
     """What other threads have put into the queue."""
-    return [sentences.get_nowait() for _ in range(sentences.qsize())]  # nobody else takes any
+    return [sentences.get_nowait() for _ in range(sentences.qsize())]  # no other thread takes any
 
 
 class Message(NamedTuple):

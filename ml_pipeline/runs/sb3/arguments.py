@@ -21,7 +21,7 @@ from ml_pipeline.config.settings import SCHEDULED
 from ml_pipeline.config.wording import written
 
 # Settings of `PPOConfig` and the argument that means the same, if the constructor has it with a numeric default.
-_SAME = {
+SAME: Mapping[str, str] = {
     "learning_rate": "learning_rate",
     "minibatch_size": "batch_size",
     "n_epochs": "n_epochs",
@@ -199,7 +199,7 @@ def _shared(algorithm: Any) -> dict[str, str]:
     parameters = _parameters(algorithm)
     return {
         ours: theirs
-        for ours, theirs in _SAME.items()
+        for ours, theirs in SAME.items()
         if theirs in parameters and isinstance(parameters[theirs].default, Real)  # SAC's ent_coef is "auto"
     }
 

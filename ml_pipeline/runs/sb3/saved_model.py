@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ml_pipeline.config.errors import UserError
 from ml_pipeline.models.rl.preprocessing.normalization import EPSILON
+from ml_pipeline.runs.sb3.arguments import SAME
 from ml_pipeline.runtime.files import open_regular, read_regular, unpacked_bytes
 from ml_pipeline.runtime.inert_pickle import Call, Name, as_array, as_dtype, read_inert
 
@@ -38,23 +39,8 @@ _EXTRACTORS = {
 _ACTIVATIONS = {
     "Tanh": "tanh", "ReLU": "relu", "ELU": "elu", "GELU": "gelu", "SiLU": "silu", "LeakyReLU": "leaky_relu",
 }  # fmt: skip
-_SETTINGS = {
-    "n_steps": "n_steps",
-    "batch_size": "minibatch_size",
-    "n_epochs": "n_epochs",
-    "gamma": "gamma",
-    "gae_lambda": "gae_lambda",
-    "ent_coef": "ent_coef",
-    "vf_coef": "vf_coef",
-    "max_grad_norm": "max_grad_norm",
-    "normalize_advantage": "normalize_advantages",
-    "target_kl": "target_kl",
-    "clip_range_vf": "clip_range_vf",
-    "learning_rate": "learning_rate",
-    "clip_range": "clip_range",
-    "use_sde": "use_sde",
-    "sde_sample_freq": "sde_sample_freq",
-}
+_ONLY_PPO = ("n_steps", "target_kl", "clip_range_vf", "clip_range", "use_sde", "sde_sample_freq")
+_SETTINGS = {theirs: ours for ours, theirs in SAME.items()} | {name: name for name in _ONLY_PPO}
 _SCHEDULED = ("learning_rate", "clip_range")
 _PLAIN = bool | int | float | str | None
 _MOST_UNPACKED = 20  # times the size of the file; weights cannot be packed that tightly

@@ -126,19 +126,23 @@ def test_a_session_at_alpaca_stops_and_takes_profit_where_its_backtest_does(serv
     assert equity == pytest.approx(wanted, abs=0.01 * 1_000 * n_exits)  # Alpaca's stops and targets are whole cents
 
 
+def run_until_killed_with_a_position(server, model, folder, prices, market):
+    def next_item(feed, timeout_s):
+        if market.done > 20 and server.trading.exchange.positions:
+            raise Killed
+        return market.next_item(feed, timeout_s)
+
+    with pytest.raises(Killed):
+        run(server, model, folder, prices, SimpleNamespace(next_item=next_item))
+
+
 @pytest.mark.slow
 def test_a_position_is_closed_at_its_stop_while_the_session_is_down(server, tmp_path, prices):
     model = deploy(tmp_path / "model", [SYMBOL], **RULES)
     market = Market(server.trading.exchange, prices)
     exchange = server.trading.exchange
 
-    def killed_with_a_position(feed, timeout_s):
-        if market.done > 20 and exchange.positions:
-            raise Killed
-        return market.next_item(feed, timeout_s)
-
-    with pytest.raises(Killed):
-        run(server, model, tmp_path / "live", prices, SimpleNamespace(next_item=killed_with_a_position))
+    run_until_killed_with_a_position(server, model, tmp_path / "live", prices, market)
     held = exchange.positions[SYMBOL]
     exchange.close_bar({SYMBOL: (100, 500, 1, 100)})  # through every stop and target
     assert exchange.positions == {}
@@ -160,13 +164,7 @@ def test_a_stop_that_alpaca_replaced_by_its_own_is_a_difference_and_closes_nothi
     exchange, market = server.trading.exchange, Market(server.trading.exchange, prices)
     market.check = lambda: None
 
-    def killed_with_a_position(feed, timeout_s):
-        if market.done > 20 and exchange.positions:
-            raise Killed
-        return market.next_item(feed, timeout_s)
-
-    with pytest.raises(Killed):
-        run(server, model, tmp_path / "live", prices, SimpleNamespace(next_item=killed_with_a_position))
+    run_until_killed_with_a_position(server, model, tmp_path / "live", prices, market)
     (stop,) = [each for each in exchange.orders.values() if each.status == "new"]
     exchange.end(stop.client_order_id, "canceled")
     fields = {"symbol": SYMBOL, "qty": stop.quantity, "side": stop.side, "type": "stop", "time_in_force": "gtc"}

@@ -34,7 +34,7 @@ class EpisodeTracker:
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self.finished: list[EpisodeRecord] = []
         self.infos: dict[tuple[int, int], Any] | None = None
-        """Last infos as plain data, by global step and environment; None if nobody needs them."""
+        """Last infos as plain data, by global step and environment; None if no callback needs them."""
 
     def count(self, rewards: Array, done: Array, *, global_step: int, times: Array) -> None:
         """Count T steps of all N environments.
