@@ -31,7 +31,8 @@ def weights_of(run: Path) -> str:
         else:
             digest.update(value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
 
-    add(load_policy(run / "latest.pt").state_dict())
+    state = load_policy(run / "latest.pt").state_dict()
+    add({name: state[name] for name in ("network", "normalizer", "value_normalizer")})
     return digest.hexdigest()[:32]
 
 
